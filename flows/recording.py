@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import torch
 
+from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import Described
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError
@@ -62,7 +63,7 @@ def create_run(
     algorithm, config, model = work.algorithm, plan.config, work.objective.model
     initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)
     recorded = {
-        "config": config.model_dump(mode="json", exclude={"root", "address", "schedule"}),
+        "config": _recorded(config),
         "algorithm": repr(algorithm),
         "data": {name: value for name, value in vars(description).items() if name != "columns"},
         "network": {"inputs": model.inputs, "outputs": model.outputs},
@@ -76,6 +77,13 @@ def create_run(
     scored = score_initial(work, initial, gather) if description.held_out else None
     how = (config.fsync, carried, scored, description.columns.content())
     RoundStore.create(address, schema, config.rounds, recorded, initial, *how)
+
+
+def _recorded(config: TrainConfig) -> dict[str, Any]:
+    """The configuration as JSON, without where its run lies and what says that it is not recorded."""
+    fields = type(config).model_fields.items()
+    beside = {name for name, field in fields if field.json_schema_extra == {"recorded": False}}
+    return config.model_dump(mode="json", exclude={"root", "address"} | beside)
 
 
 def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:

@@ -8,7 +8,7 @@ from .flows.evidence.recombining import RecombineConfig as RecombineConfig
 from .flows.evidence.recombining import recombine as recombine
 from .flows.merging.running import merge as merge
 from .flows.planning.plan import Plan as Plan
-from .flows.plugins.base import Plugin as Plugin
+from .flows.plugin import Plugin as Plugin
 from .flows.plugins.race.choosing import RaceResult as RaceResult
 from .flows.plugins.race.choosing import plan as plan
 from .flows.stored import Round as Round

@@ -166,7 +166,9 @@ class StoreDamaged(StoreError, ValueError):
 
 
 class ExperimentDiffers(StoreError, ValueError):
-    """A run of this name exists and was started with another configuration."""
+    """A run of this name exists and was started with another configuration; `run` is the name."""
+
+    run: str = ""
 
 
 class PlaceTaken(StoreError, FileExistsError):

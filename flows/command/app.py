@@ -23,10 +23,8 @@ from roundweave.tasks.own_code.imports import kept
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
-    "serve": ("serving", "Train a configuration on a schedule, until Ctrl-C."),
     "worker": ("joining", "Work for a Dask cluster, and join it again whenever it was cut off."),
     "certificates": ("joining", "Write an authority and keys, by which the machines of a cluster talk by TLS."),
-    "deploy": ("serving", "Have a work pool of Prefect train a configuration on a schedule."),
     "resume": ("training", "Go on with a run after its last committed round, from what is kept in its store."),
     "replay": ("evidence", "Compute stored rounds again, and say whether they have the committed bits."),
     "recombine": ("evidence", "Reduce stored rounds again, without training, and compare with what they were."),

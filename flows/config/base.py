@@ -18,6 +18,14 @@ PATTERN = "string_pattern_mismatch"
 """Pydantic's word for a text of another form, whose own message would be a regular expression."""
 
 
+class Skipped(Exception):
+    """Raised if the configuration says to skip this training; `address` is that of a run that exists."""
+
+    def __init__(self, text: str, address: str) -> None:
+        super().__init__(text)
+        self.address = address
+
+
 class Config(BaseModel):
     """A configuration. Wrong values raise `UsageError`; for an unknown field it suggests the most similar name."""
 

@@ -13,7 +13,7 @@ from typing import Any
 from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
 from roundweave.flows.config.experiment import PREPARED, DataConfig, Experiment
 from roundweave.flows.config.plugins import OwnPlugin
-from roundweave.flows.config.train import Skipped, TrainConfig
+from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError, cut, unless_damaged
 from roundweave.storage.places.base import Where, above, address_of, full_address
@@ -248,26 +248,9 @@ def _another(run: StoredRun, config: TrainConfig, differing: str, advice: str) -
     advice = f"give this one another --name, or {advice.format(run.name)}"
     if config.address:  # it is resumed
         advice = f"restore them, or begin another run with these: `roundweave train --from {run.name}@-1`"
-    return ExperimentDiffers(f"{run.name} is another experiment ({differing}); {advice}")
-
-
-def check_changed(config: TrainConfig, description: Description) -> None:
-    """Raise `Skipped` where a new run's examples are those of the run it begins with, and on_unchanged says so.
-
-    Raises `UsageError` where it begins with a file, whose examples nobody knows.
-    """
-    start = config.start_from
-    if not config.on_unchanged or not isinstance(start, Start):
-        return
-    stored = stored_round(start.reference)
-    if stored is None:
-        raise UsageError(
-            f"on_unchanged needs the examples of a run, and {start.reference} is a file; leave it out"
-        )
-    parent = open_stored(stored[0])
-    if not other_examples(parent.attributes, description.digest, description.files):
-        same = f"the examples are those of {parent.name}, digest {description.digest[:12]}"
-        raise Skipped(f"{same}; skipped, as on_unchanged says", parent.address)
+    error = ExperimentDiffers(f"{run.name} is another experiment ({differing}); {advice}")
+    error.run = run.name
+    return error
 
 
 def with_drift(config: TrainConfig, description: Description) -> Description:

@@ -6,23 +6,20 @@ and how long the run is trained, and may change when it is resumed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
-from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
-from roundweave.flows.config.base import Config, Numbers, checked_by
+from roundweave.flows.config.base import Config, Numbers
 from roundweave.flows.config.deployment import Deployment
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.plugins import active_plugins, with_plugins
-from roundweave.storage.errors import nearest
-from roundweave.storage.parsing import MOST_ROUNDS, span_seconds
+from roundweave.storage.parsing import MOST_ROUNDS
 from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import RECORDED, default_root
@@ -38,12 +35,6 @@ if TYPE_CHECKING:
 else:
     ExecutorName = Literal[tuple(EXECUTORS)]
 
-DATE = r"\{date([+-]\d{1,4})?(:[^{}]+)?\}"
-"""Matches what stands for the day that a run is trained, such as ``{date}``, ``{date-1}`` or ``{date:%Y-%m}``."""
-
-DAY = "%Y%m%d"
-"""The form of a day that names none."""
-
 DECENTRALISED = "d_psgd"
 """The algorithm where none is named beside a topology."""
 
@@ -51,28 +42,10 @@ LONGEST_NAME = 250
 """The most characters of a run's name, as file systems allow 255 in that of its folder."""
 
 
-class Skipped(Exception):
-    """Raised if the configuration says to skip this training; `address` is that of a run that exists."""
-
-    def __init__(self, text: str, address: str) -> None:
-        super().__init__(text)
-        self.address = address
-
-
 def _known_place(root: Any) -> Any:
     """The root's address; raises `UsageError` for an unknown kind of place."""
     place_of(root)
     return address_of(root)
-
-
-def _check_timezone(name: str) -> None:
-    """Raise `ValueError` for a name that no time zone has."""
-    try:
-        ZoneInfo(name)
-    except (LookupError, ValueError, OSError) as error:
-        regions = (zone for zone in available_timezones() if "/" in zone)
-        hint = nearest(name, regions, "give one such as Europe/Berlin")
-        raise ValueError(f"{name!r} is no time zone; {hint}") from error
 
 
 class Placement(Config):
@@ -126,28 +99,8 @@ class Execution(Placement):
     name: str | None = Field(
         default=None,
         max_length=LONGEST_NAME,
-        pattern=rf"^(\w|{DATE})([\w.\-]|{DATE})*$",
+        pattern=r"^(\w|\{[^{}]*\})([\w.\-]|\{[^{}]*\})*$",
         description="its name, of letters, digits, '_', '-', '.' and {date}, today's; an existing one goes on",
-    )
-    on_complete: Literal["new", "extend", "skip"] | None = Field(
-        default=None,
-        description="where the run of this name is complete: another, dated name, so many more rounds, or nothing",
-    )
-    retain: Annotated[str, checked_by(span_seconds)] | None = Field(
-        default=None,
-        description="once a run with a dated name has ended, remove those that began longer ago: 12h, 14d or 2w",
-    )
-    timezone: Annotated[str, checked_by(_check_timezone)] | None = Field(
-        default=None,
-        description="such as Europe/Berlin, whose date {date} is, and by whose clock schedules go; default: this "
-        "machine's",
-    )
-    on_unchanged: Literal["skip"] | None = Field(
-        default=None,
-        description="where the examples are those of the run that start_from names: nothing is trained",
-    )
-    on_busy: Literal["skip"] | None = Field(
-        default=None, description="where another process writes the run: end without a failure"
     )
     rounds: int = Field(
         default=20, ge=1, le=MOST_ROUNDS, description="rounds in all, of a server arrivals; more goes on"
@@ -218,10 +171,6 @@ class TrainConfig(Experiment, Execution, Deployment):
         default=None, description="where the run lies that goes on; default: by its name under the root"
     )
 
-    schedule: str | None = Field(
-        default=None, description="a regular expression of the names of its runs; default: made from its name"
-    )
-
     @model_validator(mode="before")
     @classmethod
     def _with_options(cls, values: Any) -> Any:
@@ -249,16 +198,7 @@ class TrainConfig(Experiment, Execution, Deployment):
         return self
 
     @model_validator(mode="after")
-    def _can_be_repeated(self) -> TrainConfig:
-        if self.on_complete and not self.name:
-            raise ValueError(f"on_complete = {self.on_complete} is about the run of a name; give a name, too")
-        if self.on_unchanged and not self.start_from:
-            raise ValueError("on_unchanged is about the run that this one begins with; give start_from, too")
-        follows = self.on_complete == "new" or re.search(DATE, self.name or "")
-        if self.retain and not (follows or self.schedule or self.address):
-            raise ValueError(
-                "retain is about runs night after night; give a name with {date}, or on_complete = new"
-            )
+    def _goes_together(self) -> TrainConfig:
         if self.keep and Keep.of(self.keep).recomputes and (self.sites or self.mixed_hardware):
             why = "examples stay at their sites" if self.sites else "machines may give other bits"
             raise ValueError(

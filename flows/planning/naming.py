@@ -1,16 +1,13 @@
-"""Which run a configuration trains now: its name, its length, its start, and what there is of it already."""
+"""Which run a configuration trains now: its name, its start, and what there is of it already."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from zoneinfo import available_timezones
 
-from roundweave.flows.config.dates import dated, moment
-from roundweave.flows.config.train import DAY, Skipped, TrainConfig
+from roundweave.flows.config.plugins import active_plugins
+from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
 from roundweave.storage.runs.aliases import aliases, holder_of
@@ -21,13 +18,18 @@ from roundweave.tasks.own_code.code import is_reference, short_name
 Run = TypeVar("Run")
 
 
-def with_name(config: TrainConfig) -> TrainConfig:
-    """The configuration with the dates of today; without a name it gets a new one, which no run has yet.
+def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
+    """The configuration of the run to train now, as its plugins and `more` make it.
 
-    It is made from those of the algorithm and the network.
+    Without a name it gets a new one, which no run has yet, made from those of the algorithm and the network.
+    Calling it again with the configuration that it gives changes nothing. Raises `UsageError`.
     """
-    config = dated(config)
-    if config.address or config.name:
+    for plugin in (*active_plugins(config), *more):
+        config = plugin.configure(config)
+    if config.address:
+        return config
+    if config.name:
+        Placement(name=config.name)
         return config
     model = config.model
     if isinstance(model, str) and is_reference(model):
@@ -36,25 +38,20 @@ def with_name(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update={"name": new_name(config.root, algorithm, short_name(model))})
 
 
-def scheduled(config: TrainConfig) -> tuple[TrainConfig, StoredRun | None]:
+def find(config: TrainConfig, more: Sequence[Any] = ()) -> tuple[TrainConfig, StoredRun | None]:
     """The configuration of the run to train now, and what there is of that run, None if it is new.
 
-    The name, the number of rounds and the start are decided. Calling it again with the configuration that it gives
-    changes nothing. Raises `Skipped` where the configuration says so.
+    The name, the number of rounds and the start are decided. Raises `Skipped` where a plugin says so.
     """
-    config = with_name(config)
-    run = _stored(config)
-    changes: dict[str, Any] = {"on_complete": None, "start_from": _start(config, run)}
-    if run is not None and config.on_complete and not config.address:
-        whole = run.status in ("complete", "rejected")
-        if whole and config.on_complete == "skip":
-            text = f"{run.name} is {run.status}, {run.done} rounds; skipped, as on_complete says"
-            raise Skipped(text, run.address)
-        if whole and config.on_complete == "new":
-            return scheduled(config.model_copy(update={"name": _following(config)}))
-        if config.on_complete == "extend":
-            changes["rounds"] = run.rounds + (config.rounds if whole else 0)
-    return config.model_copy(update=changes), run
+    config = configure(config, more)
+    while True:
+        run = _stored(config)
+        found = config.model_copy(update={"start_from": _start(config, run)})
+        for plugin in (*active_plugins(config), *more):
+            found = plugin.found(found, run)
+        if found.name == config.name:
+            return found, run
+        config = found
 
 
 def address_of_run(config: TrainConfig) -> str:
@@ -63,20 +60,18 @@ def address_of_run(config: TrainConfig) -> str:
 
 
 def past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run:
-    """What `train` returns for a configuration, or for one with the next name where the run is another experiment.
+    """What `train` returns for a configuration, or for another one where its run is of another experiment.
 
-    Only `on_complete` = new takes the next name; else `ExperimentDiffers` is raised.
+    Raises `ExperimentDiffers` unless a plugin says which other one.
     """
     try:
         return train(config)
     except ExperimentDiffers as error:
-        if config.on_complete != "new":
+        others = (plugin.past(config, error) for plugin in active_plugins(config))
+        other: TrainConfig | None = next(filter(None, others), None)
+        if other is None:
             raise
-        taken, _ = scheduled(config)
-        following = _following(taken)
-        what, _, _ = str(error).rpartition("; ")  # its advice is followed already
-        notice(f"{what}; {following} begins instead, as on_complete says")
-        return past_others(train, config.model_copy(update={"name": following, "schedule": taken.schedule}))
+        return past_others(train, other)
 
 
 def is_pattern(start: Any) -> bool:
@@ -93,15 +88,6 @@ def is_alias(config: TrainConfig) -> bool:
     return stored[0] in aliases(config.root)
 
 
-def machine_timezone() -> str:
-    """The name of this machine's time zone, such as Europe/Berlin; raises `UsageError` if it has none."""
-    place = os.environ.get("TZ") or os.path.realpath("/etc/localtime")
-    name = place.rpartition("zoneinfo/")[2].lstrip(":")
-    if name in available_timezones():
-        return name
-    raise UsageError(f"this machine's time zone, {place}, has no name; give --timezone, such as Europe/Berlin")
-
-
 def _stored(config: TrainConfig) -> StoredRun | None:
     """The run of a configuration that has a name, None if there is none yet.
 
@@ -113,13 +99,6 @@ def _stored(config: TrainConfig) -> StoredRun | None:
     if config.name in aliases(config.root):
         raise UsageError(f"{config.name} is an alias under {config.root}; give the run another --name")
     return None
-
-
-def _following(config: TrainConfig) -> str:
-    """The name after this one: that of ``NAME`` has today's date, and then a number from 2 on."""
-    today = moment(config).strftime(DAY)
-    numbered = re.fullmatch(rf"(.*{today})(?:-(\d+))?", f"{config.name}")
-    return f"{numbered[1]}-{int(numbered[2] or 1) + 1}" if numbered else f"{config.name}-{today}"
 
 
 def _start(config: TrainConfig, run: StoredRun | None) -> Any:

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from roundweave.flows.config.plugins import active_plugins
-from roundweave.flows.config.recorded import check_changed, check_same_examples, check_same_experiment, differences
+from roundweave.flows.config.recorded import check_same_examples, check_same_experiment, differences
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, with_server
 from roundweave.flows.planning.dealing import deal
-from roundweave.flows.planning.naming import address_of_run, scheduled
+from roundweave.flows.planning.naming import address_of_run, find
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
@@ -120,16 +120,12 @@ def plan(config: TrainConfig, more: Sequence[Any] = ()) -> Plan:
     name is of another experiment, and `Skipped` if the configuration says that there is nothing to do.
     """
     forget_examples()  # this process may have trained before on a file that was written anew
-    for plugin in (*active_plugins(config), *more):
-        config = plugin.configure(config)
-    config, run = scheduled(config)
-    for plugin in (*active_plugins(config), *more):
-        config = plugin.found(config, run)
+    config, run = find(config, more)
     planned = plan_rounds(config, run)
     beside = [plugin for plugin in active_plugins(planned.config) if not plugin.decides]
     planned = _with_plugins(planned, [*beside, *more])
     if run is None:
-        return planned.add(checks=_check_changed)
+        return planned
     check_same_experiment(run, planned.config)
     best = run.config.get("best")
     if config.best not in (None, best):
@@ -140,10 +136,6 @@ def plan(config: TrainConfig, more: Sequence[Any] = ()) -> Plan:
 
 def _check_examples(run: StoredRun, described: Any) -> None:
     check_same_examples(run, described.plan.config, described.description)
-
-
-def _check_changed(described: Any) -> None:
-    check_changed(described.plan.config, described.description)
 
 
 def plan_rounds(config: TrainConfig, run: StoredRun | None = None) -> Plan:

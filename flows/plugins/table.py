@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PLUGINS: Mapping[str, Mapping[str, str]] = {
+    "scheduled": {
+        "serve": "Train a configuration on a schedule, until Ctrl-C.",
+        "deploy": "Have a work pool of Prefect train a configuration on a schedule.",
+    },
     "race": {"plan": "Have each way of training the run race for some seconds, and choose one."},
     "log_file": {},
     "early_stopping": {},
@@ -13,6 +17,7 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
         "export": "Write a round's weights to a file, or a run's numbers to a tracker of experiments.",
         "report": "Write one page that tells of a run and needs nothing else.",
     },
+    "retention": {},
 }
 """The folders, each with a module ``plugin`` in which one subclass of `Plugin` is defined, and their subcommands.
 

@@ -5,14 +5,13 @@ from contextlib import nullcontext
 from functools import partial
 
 from prefect import State, flow
-from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from roundweave.flows.config.algorithms import without_form
-from roundweave.flows.config.dates import dated
-from roundweave.flows.config.train import Skipped, TrainConfig
+from roundweave.flows.config.base import Skipped
+from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe_here
-from roundweave.flows.planning.naming import past_others, with_name
+from roundweave.flows.planning.naming import configure, past_others
 from roundweave.flows.planning.plan import plan
 from roundweave.flows.reporting.listening import in_flow, listening, notify_skip
 from roundweave.flows.reporting.outcomes import RunEnd
@@ -36,8 +35,7 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
         Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do,
         and one named "Rejected" where its gate did not accept the run.
         """
-        # A night that began late is of the day on which it was due, and a retry of its flow run, too.
-        named = with_name(dated(attempted(config), flow_run.scheduled_start_time))
+        named = configure(attempted(config))
         with around(config):
             return as_flow(named, partial(past_others, _train, named))
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from roundweave.flows.config.base import Skipped
 from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.plugins.base import Plugin
+from roundweave.flows.plugin import Plugin
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import PluginFailed, RoundweaveError, located
@@ -96,7 +97,8 @@ def _named(plugin: Plugin, run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, RoundweaveError) and type(plugin).__module__.startswith("roundweave."):
+        ours = isinstance(error, RoundweaveError) and type(plugin).__module__.startswith("roundweave.")
+        if ours or isinstance(error, Skipped):
             raise
         stays = f"the {run.done} rounds of {run.name} stay, `roundweave resume {run.name}` goes on"
         raise PluginFailed(f"plugin {plugin.label()} failed with {located(error)}; {stays}") from error

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from roundweave.flows.config.train import Skipped, TrainConfig
+from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import Described
 from roundweave.flows.planning.plan import Plan
 from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.flows.reporting.listening import Raises, listening, notice, notify_begin, notify_commit, reported
 from roundweave.flows.stored import Run
 from roundweave.flows.training.hooks import Hooks
-from roundweave.flows.training.retaining import remove_older
-from roundweave.storage.errors import RunBusy, cut
+from roundweave.storage.errors import cut
 from roundweave.storage.rounds.columns import read_columns
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.sections import JUDGEMENT, read_section, write_section
@@ -46,7 +45,7 @@ def run_rounds(
 
 
 def train_rounds(plan: Plan, described: Described | None, executor: Executor) -> Run:
-    """Create a planned run or open it, and train its rounds; raises `Skipped` if it is busy.
+    """Create a planned run or open it, and train its rounds; raises `Skipped` if a plugin says so.
 
     The executor finds what its examples decide if it is not `described` yet.
     """
@@ -58,17 +57,11 @@ def train_rounds(plan: Plan, described: Described | None, executor: Executor) ->
             if run.done or not is_rejected(run.store):
                 reported(partial(_all, run), partial(_train, config, executor, run, hooks))
             hooks.seal()
-    except RunBusy as error:
-        if not config.on_busy:
-            raise
-        raise Skipped(f"{error}; skipped, as on_busy says", plan.address) from error
     except BaseException as error:
         if is_run(plan.address):
             hooks.ended(error)
         raise
-    trained = hooks.ended(None)
-    remove_older(plan)
-    return trained
+    return hooks.ended(None)
 
 
 def is_rejected(store: RoundStore) -> bool:

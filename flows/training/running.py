@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from roundweave.flows.config.dates import dated
+from roundweave.flows.config.base import Skipped
 from roundweave.flows.config.plugins import OwnPlugin
-from roundweave.flows.config.train import Skipped, TrainConfig
+from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe_here
-from roundweave.flows.planning.naming import past_others
+from roundweave.flows.planning.naming import configure, past_others
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.plugins.base import Plugin
+from roundweave.flows.plugin import Plugin
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import begun, followed, going_on, notify_skip
 from roundweave.flows.serving.ahead import ahead, reachable
@@ -56,7 +56,7 @@ def train(config: TrainConfig, bar: bool = True, plugins: Sequence[Plugin] = ())
     before = len(begun)
     try:
         with around(config, beside), bar_of_rounds(config.rounds, bar):
-            return past_others(partial(_run_flow, beside), dated(config))
+            return past_others(partial(_run_flow, beside), configure(config, beside))
     except KeyboardInterrupt:
         raise Interrupted(going_on(begun[-1] if len(begun) > before else None)) from None
 

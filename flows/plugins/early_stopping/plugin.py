@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from roundweave.flows.plugins.base import Plugin
+from roundweave.flows.plugin import Plugin
 from roundweave.flows.plugins.early_stopping.rule import Rule
 
 if TYPE_CHECKING:

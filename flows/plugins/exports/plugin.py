@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from roundweave.flows.plugins.base import Plugin
+from roundweave.flows.plugin import Plugin
 from roundweave.flows.plugins.exports.places import Exports, check_export, joined
 from roundweave.storage.parsing import at_commas
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from roundweave.flows.plugins.base import Plugin
+from roundweave.flows.plugin import Plugin
 from roundweave.flows.plugins.gate.conditions import Conditions, check_functions, check_scores, placed, with_code
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError

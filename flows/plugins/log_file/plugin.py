@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from roundweave.flows.plugins.base import Plugin
+from roundweave.flows.plugin import Plugin
 from roundweave.storage.places.base import join_address
 
 if TYPE_CHECKING:

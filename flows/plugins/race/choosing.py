@@ -10,9 +10,9 @@ from itertools import permutations
 from math import ceil, inf
 from typing import Any
 
-from roundweave.flows.config.dates import dated
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import Described
+from roundweave.flows.planning.naming import configure
 from roundweave.flows.plugins.race.racing import MOST, Curve, Race, behind, cut_curve, goal, race
 from roundweave.flows.plugins.race.results import Planned, Raced
 from roundweave.flows.plugins.race.strategies import (
@@ -136,7 +136,7 @@ def plan(config: TrainConfig) -> RaceResult:
         >>> plan = rw.plan(rw.TrainConfig(rounds=1, partitions=2, workers=1, local_steps=1))
         >>> plan.chosen.name, plan.reason
     """
-    config = dated(config)
+    config = configure(config)
     work, plain = workload(config)
     with bench_for(config, work, plain) as bench:
         candidates = {each.name: each for each in strategies(work, bench.workers, os.cpu_count() or 1)}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from roundweave.flows.plugins.base import Plugin
+from roundweave.flows.plugin import Plugin
 from roundweave.flows.plugins.race.results import Planned
 from roundweave.tasks.algorithms.table import AUTO
 

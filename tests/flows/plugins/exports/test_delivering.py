@@ -10,9 +10,9 @@ import safetensors.torch
 import torch
 
 import roundweave as rw
-from roundweave.flows.config.dates import dated
 from roundweave.flows.config.files import from_anywhere, read_toml
-from roundweave.flows.training.checking import check
+from roundweave.flows.plugins.scheduled.checking import check
+from roundweave.flows.plugins.scheduled.dates import dated
 from roundweave.storage.errors import PlaceError, UsageError
 from roundweave.storage.runs.aliases import holder_of
 from tests.flows.command.in_process import run

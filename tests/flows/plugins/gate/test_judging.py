@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from roundweave.flows.planning.naming import scheduled
+from roundweave.flows.planning.naming import find
 from roundweave.flows.plugins.gate.judging import give
 from roundweave.storage.errors import CodeError, NotARun, UsageError
 from roundweave.storage.rounds.sections import JUDGEMENT, key_of
@@ -88,7 +88,7 @@ def test_a_run_that_was_killed_before_it_was_judged_is_not_complete(root) -> Non
     run = trained(name="night-1", accept="loss < 9", promote="champion")
     run.path.joinpath(key_of(JUDGEMENT, 2)).unlink()
     assert run.refresh().status == "interrupted"
-    assert scheduled(night(name="night-2", start_from="night-*@-1"))[0].start_from is None
+    assert find(night(name="night-2", start_from="night-*@-1"))[0].start_from is None
     again = trained(name="night-1", accept="loss < 9", promote="champion")
     assert again.status == "complete"
     assert [each.run for each in alias_history(root, "champion")] == ["night-1"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from roundweave.flows import train_flow
-from roundweave.flows.serving.trimming import trim_server
+from roundweave.flows.plugins.retention.trimming import trim_server
 from tests.flows.nights import night
 from tests.patience import PATIENCE
 
@@ -42,7 +42,7 @@ def test_flow_runs_that_ended_longer_ago_go_with_all_that_is_of_them(server) -> 
 
 
 def test_a_large_log_is_emptied_and_a_folder_of_the_users_is_left_alone(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("roundweave.flows.serving.trimming.LARGEST_LOG", 99)
+    monkeypatch.setattr("roundweave.flows.plugins.retention.trimming.LARGEST_LOG", 99)
     home = tmp_path / ".prefect"
     home.mkdir()
     (home / "server.log").write_bytes(b"x" * 100)

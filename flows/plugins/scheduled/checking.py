@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from roundweave.flows.config.dates import dated, is_dated
 from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe_here
 from roundweave.flows.planning.naming import is_alias, is_pattern
 from roundweave.flows.planning.plan import plan_rounds
+from roundweave.flows.plugins.scheduled.dates import dated, is_dated
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.training.hooks import around
 from roundweave.storage.errors import DataError

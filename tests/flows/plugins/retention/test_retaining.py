@@ -12,7 +12,7 @@ import pytest
 import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.config.recorded import resumed_config
-from roundweave.flows.planning.naming import scheduled
+from roundweave.flows.planning.naming import find
 from roundweave.storage.errors import PlaceError
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.lease import hold_lease
@@ -79,7 +79,7 @@ def test_a_failure_of_the_removal_is_one_line_and_fails_nothing(monkeypatch, cap
     def failing(*_: object, **__: object) -> None:
         raise PlaceError("the disk is gone")
 
-    monkeypatch.setattr("roundweave.flows.training.retaining.looked_through", failing)
+    monkeypatch.setattr("roundweave.flows.plugins.retention.retaining.looked_through", failing)
     assert rw.train(config(retain="1h")).status == "complete"
     said = [line for line in capfd.readouterr().err.splitlines() if "older runs" in line]
     assert said == [
@@ -97,5 +97,5 @@ def test_a_night_is_resumed_though_its_name_has_no_date_any_more() -> None:
     last = rw.train(config(retain="14d"))
     longer = resumed_config(last.name, None, False, {"rounds": 2})
     assert (rw.train(longer).done, "schedule" in last.config) == (2, False)
-    again, _ = scheduled(scheduled(config(retain="14d"))[0])
+    again, _ = find(find(config(retain="14d"))[0])
     assert again.schedule == r"night\-\d{8}"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import roundweave as rw
 from roundweave.flows import train_flow
-from roundweave.flows.config.dates import dated
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.training.checking import check
+from roundweave.flows.plugins.scheduled.checking import check
+from roundweave.flows.plugins.scheduled.dates import dated
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.runs.listing import looked_through
 from tests.flows.nights import night, trained

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from roundweave.flows.config.train import TrainConfig
     from roundweave.flows.planning.plan import Plan
     from roundweave.flows.stored import Run
+    from roundweave.storage.errors import ExperimentDiffers
     from roundweave.storage.rounds.commits import Commit
     from roundweave.storage.runs.run import StoredRun
 
@@ -57,8 +58,15 @@ class Plugin(Config):
         """Check what can be known of trainings that are due later; returns the configuration of one to try now."""
         return config
 
+    def past(self, config: TrainConfig, error: ExperimentDiffers) -> TrainConfig | None:
+        """The configuration to train in place of one whose run is of another experiment; None for none."""
+        return None
+
     def found(self, config: TrainConfig, run: StoredRun | None) -> TrainConfig:
-        """The configuration once it is known what there is of the run of its name; None where it is new."""
+        """The configuration once it is known what there is of the run of its name; None where it is new.
+
+        With another name it is looked up again.
+        """
         return config
 
     def plan(self, plan: Plan) -> Plan:

@@ -3,39 +3,48 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from roundweave.flows.config.train import DATE, DAY, Placement, TrainConfig
 from roundweave.storage.errors import UsageError
+
+DATE = r"\{date([+-]\d{1,4})?(:[^{}]+)?\}"
+"""Matches what stands for the day that a run is trained, such as ``{date}``, ``{date-1}`` or ``{date:%Y-%m}``."""
+
+DAY = "%Y%m%d"
+"""The form of a day that names none."""
 
 DATED = ("name", "data", "start_from", "data_options", "model_options", "partition_options", "export")
 """The fields whose texts may have dates."""
 
 
-def dated(config: TrainConfig, due: datetime | None = None) -> TrainConfig:
+def dated(config: Any, due: datetime | None = None) -> Any:
     """The configuration with the days that its texts stand for, in its time zone.
 
-    `due` is the moment at which it was to be trained, by default now: a night that began late is of its own day.
-    Raises `UsageError` for what is no date, and for a name that no run can have.
+    `due` is the moment at which it was to be trained; see `moment`. Raises `UsageError` for what is no date, and for a name that no run can have.
     """
     day = moment(config, due)
     values = {name: getattr(config, name) for name in DATED}
     values["algorithm"] = config.algorithm.model_extra
     filled = {name: _filled(value, day) for name, value in values.items() if is_dated(value)}
-    if config.retain and config.name and not config.schedule:
+    if getattr(config, "retain", None) and config.name and not config.schedule:
         filled["schedule"] = names_of_runs(config)
-    if "name" in filled:
-        Placement(name=filled["name"])
     if "algorithm" in filled:
         filled["algorithm"] = config.algorithm.model_copy(update=filled["algorithm"])
     return config.model_copy(update=filled)
 
 
-def moment(config: TrainConfig, due: datetime | None = None) -> datetime:
-    """The time now, or when it was due, by the clock of the configuration's time zone or else this machine's."""
+def moment(config: Any, due: datetime | None = None) -> datetime:
+    """When it was due, or else now, by the clock of the configuration's time zone or else this machine's.
+
+    A flow run that began late, or is tried again, is of the day on which it was scheduled.
+    """
+    prefect: Any = sys.modules.get("prefect.context")
+    context = prefect and prefect.FlowRunContext.get()
+    due = context.flow_run.expected_start_time if context and context.flow_run and not due else due
     zone = ZoneInfo(config.timezone) if config.timezone else None
     return datetime.fromtimestamp(due.timestamp() if due else time.time(), zone)
 
@@ -47,7 +56,7 @@ def is_dated(value: Any) -> bool:
     return isinstance(value, str) and "{date" in value
 
 
-def names_of_runs(config: TrainConfig) -> str:
+def names_of_runs(config: Any) -> str:
     """A regular expression of all names that a configuration gives to its runs, from night to night."""
     pattern, last = "", 0
     for date in re.finditer(DATE, name := config.name or ""):

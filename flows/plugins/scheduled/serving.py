@@ -111,7 +111,7 @@ def _options(config: TrainConfig, cron: str | None, interval: float | None) -> d
     parameters = {"config": from_anywhere(config) | {"root": join_address(Path.cwd(), config.root)}}
     options: dict[str, Any] = {"interval": interval, "parameters": parameters}
     options |= {"tags": [*config.tags], "concurrency_limit": config.concurrency}
-    return options if cron is None else options | {"schedule": Cron(cron, timezone=config.timezone)}
+    return options if cron is None else options | {"schedule": Cron(cron, timezone=vars(config)["timezone"])}
 
 
 def _schedule(cron: str | None, interval: float | None) -> AbstractContextManager[None]:

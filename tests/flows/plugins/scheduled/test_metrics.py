@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from roundweave.flows.serving.metrics import answering
+from roundweave.flows.plugins.scheduled.metrics import answering
 from roundweave.storage.errors import UsageError
 from tests.flows.nights import night, trained
 

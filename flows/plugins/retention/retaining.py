@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from roundweave.flows.planning.plan import Plan
+from roundweave.flows.plugins.retention.trimming import trim_server
 from roundweave.flows.reporting.listening import notice
-from roundweave.flows.serving.trimming import trim_server
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import cut, one_line
 from roundweave.storage.parsing import span_seconds
 from roundweave.storage.runs.listing import looked_through
@@ -12,26 +12,23 @@ from roundweave.storage.runs.names import run_address
 from roundweave.storage.runs.removing import YOUNGER, Eligible, remove
 
 
-def remove_older(plan: Plan) -> None:
-    """Remove the runs of a run's schedule that began longer ago than `retain`, if that is given.
+def remove_older(run: Run, retain: str, schedule: str) -> None:
+    """Remove the runs of a run's schedule, whose names it matches, that began longer ago than `retain`.
 
     Notices say what went and what should have gone. Whatever fails, the run itself is not affected.
     """
-    config = plan.config
-    if config.retain is None:
-        return
     try:
-        runs = looked_through(config.root, names=config.schedule or "").items()
-        older = {run_address(config.root, name): run for name, run in runs if name != plan.name}
-        done = list(remove(Eligible(span_seconds(config.retain)).removals(config.root, older)))
+        runs = looked_through(run.root, names=schedule).items()
+        older = {run_address(run.root, name): each for name, each in runs if name != run.name}
+        done = list(remove(Eligible(span_seconds(retain)).removals(run.root, older)))
         for each in done:
             if each.stays not in ("", YOUNGER):
-                notice(f"{each.name} stays, though retain is {config.retain}: {each.stays}")
+                notice(f"{each.name} stays, though retain is {retain}: {each.stays}")
         gone = [each for each in done if not each.stays]
-        trimmed = trim_server(config.root, span_seconds(config.retain))
+        trimmed = trim_server(run.root, span_seconds(retain))
         freed = f"{sum(each.bytes for each in gone) / 1e6:.3g} MB"
         if gone or trimmed:
             names = ", ".join(cut([each.name for each in gone])) or "no run"
-            notice(f"retain {config.retain} removed {names}, {freed}; of Prefect's reports {trimmed / 1e6:.3g} MB")
+            notice(f"retain {retain} removed {names}, {freed}; of Prefect's reports {trimmed / 1e6:.3g} MB")
     except Exception as error:  # noqa: BLE001 - nothing of it may fail the training
         notice(f"not all older runs were removed ({one_line(error)}); the run itself is not affected")

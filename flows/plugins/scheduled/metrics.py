@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from roundweave.flows.config.dates import names_of_runs
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.plugins.scheduled.dates import names_of_runs
 from roundweave.flows.reporting.outcomes import last_score
 from roundweave.storage.errors import StoreError, UsageError, reason
 from roundweave.storage.parsing import mistakes_as

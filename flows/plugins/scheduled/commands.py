@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import typer
 
-from roundweave.flows.config.dates import is_dated
 from roundweave.flows.config.files import read_toml
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.naming import machine_timezone
+from roundweave.flows.plugins.scheduled.checking import check
+from roundweave.flows.plugins.scheduled.dates import is_dated
 from roundweave.flows.serving.server import prefect_api, user_api
-from roundweave.flows.training.checking import check
 from roundweave.storage.errors import UsageError
 
 File = Annotated[Path, typer.Argument(help="a TOML file, as `roundweave train` takes it")]
@@ -45,8 +45,8 @@ def serve_command(
     wanted, called = _read(config, cron, interval, timezone, name)
     check(wanted)
     with prefect_api(wanted.root, schedules=True) as server:
-        from roundweave.flows.serving.metrics import answering  # slow to import, as Prefect is
-        from roundweave.flows.training.serving import Serving
+        from roundweave.flows.plugins.scheduled.metrics import answering  # slow to import, as Prefect is
+        from roundweave.flows.plugins.scheduled.serving import Serving
 
         with answering(wanted, metrics) if metrics else nullcontext() as address:
             serving = Serving(wanted, called, cron, interval)
@@ -72,7 +72,7 @@ def deploy_command(
     wanted, called = _read(config, cron, interval, timezone, name)
     if not user_api():
         raise UsageError("no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool")
-    from roundweave.flows.training.serving import deploy, page_of  # Prefect is slow to import
+    from roundweave.flows.plugins.scheduled.serving import deploy, page_of  # Prefect is slow to import
 
     deployment = deploy(wanted, called, work_pool, cron, interval)
     typer.echo(f"deployed {called} to {work_pool}; its page: {page_of(deployment)}")
@@ -90,7 +90,7 @@ def _read(
     if cron and interval:
         raise UsageError("cron and interval are two schedules; give one of them")
     values = read_toml(file)
-    config = TrainConfig(**values | {"timezone": timezone or values.get("timezone") or machine_timezone()})
+    config = TrainConfig(**values | {"timezone": timezone or values.get("timezone") or _machine_timezone()})
     called = name or (config.name if config.name and not is_dated(config.name) else file.stem)
     if any(character in called for character in "/%&<>"):
         raise UsageError(f"{called!r} is no name of a deployment: Prefect refuses /, %, &, < and >; give --name")
@@ -99,5 +99,14 @@ def _read(
 
 def _clock(config: TrainConfig) -> str:
     """A line that says by whose clock schedules and dates go."""
-    zone = ZoneInfo(f"{config.timezone}")
+    zone = ZoneInfo(vars(config)["timezone"])
     return f"--cron and {{date}} go by the clock of {zone}, where it is {datetime.now(zone):%Y-%m-%d %H:%M}"
+
+
+def _machine_timezone() -> str:
+    """The name of this machine's time zone, such as Europe/Berlin; raises `UsageError` if it has none."""
+    place = os.environ.get("TZ") or os.path.realpath("/etc/localtime")
+    name = place.rpartition("zoneinfo/")[2].lstrip(":")
+    if name in available_timezones():
+        return name
+    raise UsageError(f"this machine's time zone, {place}, has no name; give --timezone, such as Europe/Berlin")

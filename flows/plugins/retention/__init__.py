@@ -1,0 +1,1 @@
+"""Removes older runs of a schedule once a run has ended."""
