@@ -24,10 +24,11 @@ DATED = ("name", "data", "start_from", "data_options", "model_options", "partiti
 def dated(config: Any, due: datetime | None = None) -> Any:
     """The configuration with the days that its texts stand for, in its time zone.
 
-    `due` is the moment at which it was to be trained; see `moment`. Raises `UsageError` for what is no date, and for a name that no run can have.
+    `due` is the moment at which it was to be trained; see `moment`. Raises `UsageError` for
+    what is no date.
     """
     day = moment(config, due)
-    values = {name: getattr(config, name) for name in DATED}
+    values = {name: getattr(config, name, None) for name in DATED}
     values["algorithm"] = config.algorithm.model_extra
     filled = {name: _filled(value, day) for name, value in values.items() if is_dated(value)}
     if getattr(config, "retain", None) and config.name and not config.schedule:
