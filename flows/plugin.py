@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -89,6 +90,11 @@ class Plugin(Config):
     @classmethod
     def shown(cls, run: StoredRun) -> dict[str, str]:
         """What `roundweave show` says of a run, each a line under a name; asked of every plugin there is."""
+        return {}
+
+    @classmethod
+    def summary(cls, run: StoredRun, known: Mapping[str, Any]) -> dict[str, Any]:
+        """What ``show --json`` says of a run besides what is `known`; asked of every plugin there is."""
         return {}
 
     @classmethod

@@ -82,7 +82,11 @@ def create_run(
 def _recorded(config: TrainConfig) -> dict[str, Any]:
     """The configuration as JSON, without where its run lies and what says that it is not recorded."""
     fields = type(config).model_fields.items()
-    beside = {name for name, field in fields if field.json_schema_extra == {"recorded": False}}
+    beside = {
+        name
+        for name, field in fields
+        if isinstance(more := field.json_schema_extra, dict) and more.get("recorded") is False
+    }
     return config.model_dump(mode="json", exclude={"root", "address"} | beside)
 
 

@@ -28,21 +28,29 @@ from roundweave.tasks.own_code.code import Code
 def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[..., Any]:
     """A decorator that gives a command an option for each field of the models, except those in `without`.
 
-    The command takes as ``**options`` the values of those that the user gave.
+    The command takes as ``**options`` the values of those that the user gave. A field may name in ``flags`` the
+    subcommands that take it.
     """
-    added = {
-        name: _parameter(name, field, model.model_config.get("title") or model.__name__)
-        for model in models
-        for name, field in model.model_fields.items()
-        if name not in without
-    }
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        added = {
+            name: _parameter(name, field, model.model_config.get("title") or model.__name__)
+            for model in models
+            for name, field in model.model_fields.items()
+            if name not in without and _is_taken(field, command.__name__.removesuffix("_command"))
+        }
         parameters = inspect.signature(command, eval_str=True).parameters.values()
         own = {p.name: p.replace(kind=p.KEYWORD_ONLY) for p in parameters if p.kind != p.VAR_KEYWORD}
         return _signed(command, own | added)
 
     return decorate
+
+
+def _is_taken(field: FieldInfo, command: str) -> bool:
+    """Whether a subcommand takes a field as an option."""
+    extra = field.json_schema_extra
+    flags: Any = extra.get("flags") if isinstance(extra, dict) else None
+    return flags is None or command in flags
 
 
 def with_algorithms(command: Callable[..., Any], arguments: list[str]) -> Callable[..., Any]:

@@ -52,8 +52,8 @@ def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None
         _print_run(stored)
         return
     summary = run_summary(stored)
-    if planned := stored.config.get("planned"):
-        summary["planned"] = planned | {"taken": summary["seconds_per_round"]}
+    for plugin in plugin_classes():
+        summary |= plugin.summary(stored, summary)
     if arrivals := worker_rows(stored.arrivals()):
         summary["arrivals"] = arrivals
     summary["drift"] = (record := stored.columns) and record.drift and [vars(each) for each in record.drift]

@@ -21,7 +21,7 @@ REJECTED = 3
 """The exit code of a training whose run its gate rejected."""
 
 
-@with_options(Experiment, Execution, without=("recombined", "planned"))
+@with_options(Experiment, Execution, without=("recombined",))
 def train_command(
     config: TomlFile = None,
     start: Annotated[
@@ -48,7 +48,7 @@ def train_command(
     _train(fork(start, trust=trust, **values), as_json, quiet)
 
 
-@with_options(Execution, without=("name", "root", "planned", "on_complete", "timezone"))
+@with_options(Execution, without=("name", "root"))
 def resume_command(
     run: RunName,
     trust: Trust = False,

@@ -17,7 +17,7 @@ from roundweave.storage.places.base import file_path
 if TYPE_CHECKING:
     from roundweave.flows.plugins.race.choosing import RaceResult
 
-DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
+DECIDED = ("recombined", "executor", "partitions", "threads")
 """Training options that `roundweave plan` does not take, since a plan decides them or cannot use them."""
 
 

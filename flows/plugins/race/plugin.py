@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -20,7 +21,9 @@ class Race(Plugin):
 
     always: ClassVar[bool] = True
 
-    planned: Planned | None = Field(default=None, description="what `roundweave plan` has chosen, and why")
+    planned: Planned | None = Field(
+        default=None, description="what `roundweave plan` has chosen, and why", json_schema_extra={"flags": []}
+    )
 
     def fits(self, config: TrainConfig) -> None:
         """Refuse fields whose meaning depends on what the race decides."""
@@ -48,6 +51,12 @@ class Race(Plugin):
         from roundweave.flows.plugins.race.choosing import chosen
 
         return chosen(config, run)
+
+    @classmethod
+    def summary(cls, run: StoredRun, known: Mapping[str, Any]) -> dict[str, Any]:
+        """The results of the race, and the seconds that rounds have taken since."""
+        recorded = run.config.get("planned")
+        return {"planned": recorded | {"taken": known["seconds_per_round"]}} if recorded else {}
 
     @classmethod
     def shown(cls, run: StoredRun) -> dict[str, str]:

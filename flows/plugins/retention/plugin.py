@@ -25,7 +25,7 @@ class Retention(Plugin):
     schedule: str | None = Field(
         default=None,
         description="a regular expression of the names of its runs; default: made from its name",
-        json_schema_extra={"recorded": False},
+        json_schema_extra={"recorded": False, "flags": []},
     )
 
     def fits(self, config: TrainConfig) -> None:

@@ -39,11 +39,13 @@ class Scheduled(Plugin):
     on_complete: Literal["new", "extend", "skip"] | None = Field(
         default=None,
         description="where the run of this name is complete: another, dated name, so many more rounds, or nothing",
+        json_schema_extra={"flags": ["train", "plan"]},
     )
     timezone: Annotated[str, checked_by(_check_timezone)] | None = Field(
         default=None,
         description="such as Europe/Berlin, whose date {date} is, and by whose clock schedules go; default: this "
         "machine's",
+        json_schema_extra={"flags": ["train", "plan"]},
     )
     on_unchanged: Literal["skip"] | None = Field(
         default=None,
