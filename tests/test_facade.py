@@ -124,7 +124,7 @@ from roundweave.tasks.rounds.persistence import mapping
 def first_map(*given):
     unused = {UNUSED!r} + ("rounds.evidence", "executors.parameter_server", "executors.clusters", "merging")
     ours = ["roundweave.tasks." + each for each in unused]
-    ours += ["roundweave.flows.plugins.race", "roundweave.flows.merging", "roundweave.flows.evidence"]
+    ours += ["roundweave.flows.plugins.race.choosing", "roundweave.flows.merging", "roundweave.flows.evidence"]
     found = [m for m in sys.modules if m in ("pandas", "matplotlib", "distributed") or m.startswith(tuple(ours))]
     print(found, len([m for m in sys.modules if m.startswith("roundweave.")]))
     raise SystemExit

@@ -140,7 +140,7 @@ def _of_plugins() -> dict[str, tuple[str, str]]:
     home = "roundweave.flows.plugins"
     table = import_module(f"{home}.table").PLUGINS
     there = {plugin: commands for plugin, commands in table.items() if find_spec(f"{home}.{plugin}")}
-    return {name: (f"...plugins.{p}.commands", line) for p, each in there.items() for name, line in each.items()}
+    return {name: (f"..plugins.{p}.commands", line) for p, each in there.items() for name, line in each.items()}
 
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:

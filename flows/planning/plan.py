@@ -47,6 +47,12 @@ class Plan:
     examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
+
+    Example:
+        >>> class Slower(rw.Plugin):
+        ...     decides = True
+        ...     def plan(self, plan):
+        ...         return plan.wrap(apply=lambda apply: rw.Sgd(lr=apply.lr / 2))
     """
 
     config: TrainConfig

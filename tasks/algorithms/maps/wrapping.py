@@ -19,6 +19,16 @@ class Wrapping(Map):
     """The base of maps that change or add to what another `map` does; they say where they differ from it.
 
     What is not inherited (`says`) is not said here.
+
+    Example:
+        >>> from dataclasses import dataclass, replace
+        >>> @dataclass(frozen=True)
+        ... class Halved(rw.Wrapping):
+        ...     def __call__(self, objective, state, examples, carry, seed):
+        ...         update = self.map(objective, state, examples, carry, seed)
+        ...         return replace(update, direction={k: v / 2 for k, v in update.direction.items()})
+        >>> Halved(rw.Gradient()).carry
+        ()
     """
 
     map: Map
