@@ -182,7 +182,7 @@ class Run(StoredRun):
         """The data of the run and their split, loaded again; raises `DataError` where they are not the same."""
         from roundweave.flows.config.experiment import Dealing
         from roundweave.flows.config.recorded import check_examples, check_trust
-        from roundweave.flows.planning.dealing import deal
+        from roundweave.flows.planning.completing import deal
         from roundweave.tasks.data.description import combine, gather_here
         from roundweave.tasks.data.meaning import Meaning
 

@@ -26,7 +26,7 @@ app.warm_up = lambda: None
 FORKS = f"""
 {PLAIN}
 from roundweave.flows.command.subcommands import evidence, looking, training, upkeep
-from roundweave.flows.preparing import job
+from roundweave.flows.training import job
 from roundweave.flows.training import flow, running
 from roundweave.tasks.executors import graph
 

@@ -18,7 +18,7 @@ import torch
 
 from roundweave import Run, TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.hierarchy import schema
 from roundweave.storage.places import local
 from roundweave.storage.places.local import LocalPlace

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from roundweave import Run, TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.executors.inline import InlineExecutor

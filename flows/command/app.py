@@ -138,7 +138,7 @@ def application(arguments: list[str]) -> typer.Typer:
 def _of_plugins() -> dict[str, tuple[str, str]]:
     """The subcommands of plugins, with their modules as seen from those of the others."""
     home = "roundweave.flows.plugins"
-    table = import_module(f"{home}.table").PLUGINS
+    table = import_module(home).PLUGINS
     there = {plugin: commands for plugin, commands in table.items() if find_spec(f"{home}.{plugin}")}
     return {name: (f"..plugins.{p}.commands", line) for p, each in there.items() for name, line in each.items()}
 

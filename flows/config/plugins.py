@@ -29,9 +29,9 @@ def plugin_classes() -> tuple[type[Any], ...]:
     Raises `UsageError` for an entry point that gives no plugin.
     """
     # It is imported by its name alone, as it imports plugins: configurations import none.
-    table = import_module("roundweave.flows.plugins.table").PLUGINS
+    table = import_module("roundweave.flows.plugins").PLUGINS
     homes = [f"roundweave.flows.plugins.{name}" for name in table]
-    ours = [_defined_in(import_module(f"{home}.plugin")) for home in homes if find_spec(home)]
+    ours = [_defined_in(import_module(home)) for home in homes if find_spec(home)]
     theirs = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     return (*ours, *(_loaded(point.value, point.load) for point in theirs))
 

@@ -13,8 +13,7 @@ from roundweave.flows.config.recorded import check_examples
 from roundweave.flows.config.train import ExecutorName
 from roundweave.flows.evidence.opening import OfRun, described_again, plan_again, recorded_training
 from roundweave.flows.evidence.replaying import other_network
-from roundweave.flows.planning.completing import named_or_own
-from roundweave.flows.planning.dealing import scored_alone
+from roundweave.flows.planning.completing import named_or_own, scored_alone
 from roundweave.flows.planning.describing import check_stays, may_own_loss, objective_for
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import DataError, ModelError, NotARun, UsageError, failing_as

@@ -10,7 +10,7 @@ from math import prod
 
 from roundweave.flows.config.recorded import with_drift
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.dealing import scored_alone
+from roundweave.flows.planning.completing import scored_alone
 from roundweave.flows.planning.plan import Plan
 from roundweave.storage.errors import DataError, UsageError, nearest
 from roundweave.storage.rounds.columns import LEAST_TOLD

@@ -13,8 +13,7 @@ from typing import Any
 from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.recorded import check_same_examples, check_same_experiment, differences
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.completing import complete, with_server
-from roundweave.flows.planning.dealing import deal
+from roundweave.flows.planning.completing import complete, deal, with_server
 from roundweave.flows.planning.naming import address_of_run, find
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address

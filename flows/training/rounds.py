@@ -9,10 +9,10 @@ from typing import Any
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import Described
 from roundweave.flows.planning.plan import Plan
-from roundweave.flows.preparing.job import Prepared, prepared
 from roundweave.flows.reporting.listening import Raises, listening, notice, notify_begin, notify_commit, reported
 from roundweave.flows.stored import Run
 from roundweave.flows.training.hooks import Hooks
+from roundweave.flows.training.job import Prepared, prepared
 from roundweave.storage.errors import cut
 from roundweave.storage.rounds.columns import read_columns
 from roundweave.storage.rounds.commits import Commit

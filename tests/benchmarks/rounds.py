@@ -21,7 +21,7 @@ from rich.table import Table
 
 from roundweave import Algorithm, Map, Mean, Sgd, TrainConfig, Update
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import Prepared, prepared
+from roundweave.flows.training.job import Prepared, prepared
 from roundweave.tasks.executors.base import Executor
 
 Numbers = Annotated[list[int], typer.Option()]

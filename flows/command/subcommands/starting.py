@@ -151,7 +151,7 @@ def split_command(
     **options: Any,
 ) -> None:
     """Show how many examples of each label a split gives to each partition."""
-    from roundweave.flows.planning.dealing import deal
+    from roundweave.flows.planning.completing import deal
     from roundweave.storage.runs.figures import check_plot
     from roundweave.tasks.data.distribution import draw_counts, label_counts
 

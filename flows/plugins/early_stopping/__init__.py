@@ -1,1 +1,26 @@
 """Ends training early: at a target, or where scores are no longer better."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from roundweave.flows.plugin import Plugin
+
+if TYPE_CHECKING:
+    from roundweave.flows.planning.plan import Plan
+
+
+class EarlyStopping(Plugin):
+    """Ends training early: at a target, or where scores are no longer better."""
+
+    target_accuracy: float | None = Field(default=None, gt=0, le=1, description="stop when this is reached")
+    patience: int | None = Field(default=None, ge=1, description="stop after so many scores that are not better")
+
+    def plan(self, plan: Plan) -> Plan:
+        """Add the rules to those by which a commit may be the last, which whoever commits asks."""
+        from roundweave.flows.plugins.early_stopping.rule import Rule
+
+        rule = Rule(self.target_accuracy, self.patience, plan.config.best or "loss")
+        return plan.add(stops=rule, needs_scores=next(iter(self.given())))

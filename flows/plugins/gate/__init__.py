@@ -1,1 +1,90 @@
 """Accepts a run that has ended, or rejects it; one that is accepted may take an alias of its root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from roundweave.flows.plugin import Plugin
+from roundweave.flows.plugins.gate.conditions import Conditions, check_functions, check_scores, placed, with_code
+from roundweave.flows.reporting.listening import notice
+from roundweave.storage.errors import UsageError
+from roundweave.storage.places.base import above
+from roundweave.storage.rounds.sections import JUDGEMENT
+from roundweave.storage.runs.aliases import aliases, holders
+from roundweave.storage.runs.names import is_run, run_address, stored_round
+
+if TYPE_CHECKING:
+    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.planning.describing import Described
+    from roundweave.flows.planning.plan import Plan
+    from roundweave.flows.stored import Run
+    from roundweave.storage.runs.run import StoredRun
+
+
+class Gate(Plugin):
+    """Accepts a run that has ended, or rejects it; one that is accepted may take an alias of its root."""
+
+    accept: Conditions | None = Field(
+        default=None,
+        description="conditions at commas, such as 'accuracy >= 0.9, loss <= parent', or FILE.py:fn; a run that "
+        "does not meet all is rejected",
+    )
+    promote: str | None = Field(
+        default=None,
+        pattern=r"^\w[\w.\-]*$",
+        description="an alias of the root, such as champion, that the run takes if it is accepted",
+    )
+
+    @classmethod
+    def seen(cls, folder: Path, option: str, value: Any) -> Any:
+        """Join files of functions to the folder."""
+        return placed(folder, value) if option == "accept" else value
+
+    def configure(self, config: TrainConfig) -> TrainConfig:
+        """Keep the source of the user's functions, and refuse those that cannot be called."""
+        check_functions(self.accept or ())
+        if self.promote and is_run(run_address(config.root, self.promote)):
+            raise UsageError(f"promote = {self.promote}: there is a run of that name under {config.root}")
+        return config.model_copy(update={"accept": self.accept and with_code(self.accept)} | self._start(config))
+
+    def _start(self, config: TrainConfig) -> dict[str, None]:
+        """The change of a start that names the alias which this run may take, where nobody ever had the alias."""
+        start = stored_round(config.start_from) if isinstance(config.start_from, str) else None
+        if start is None or start[0] != self.promote or self.promote in aliases(config.root):
+            return {}
+        said = f"nobody is {self.promote} under {config.root} yet"
+        notice(f"{said}; {config.name or 'the run'} begins as if start_from were not given")
+        return {"start_from": None}
+
+    def plan(self, plan: Plan) -> Plan:
+        """Have the conditions' scores checked."""
+        if not self.accept:
+            return plan
+        return plan.add(checks=self._check)
+
+    @classmethod
+    def shown(cls, run: StoredRun) -> dict[str, str]:
+        """The aliases that the run has."""
+        every = holders(above(run.address)).items()
+        return {"alias": ", ".join(alias for alias, holder in every if holder == run.name)}
+
+    def awaits(self) -> tuple[str, ...]:
+        """Its judgement, where it has conditions."""
+        return (JUDGEMENT,) if self.accept else ()
+
+    def _check(self, described: Described) -> None:
+        check_scores(self.accept or (), described.scores, described.description.held_out)
+
+    def ended(self, run: Run, error: BaseException | None) -> None:
+        """Judge the run, and let it take its alias."""
+        if error is not None:
+            return
+        from roundweave.flows.plugins.gate.judging import judge, promote
+
+        if self.accept:
+            judge(self.accept, run)
+        if self.promote:
+            promote(run, self.promote, self.accept or ())

@@ -1,1 +1,72 @@
 """Chooses the strategy of training that learns the most in the same time, by a race."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from roundweave.flows.plugin import Plugin
+from roundweave.tasks.algorithms.table import AUTO
+
+if TYPE_CHECKING:
+    from roundweave.flows.config.train import TrainConfig
+    from roundweave.storage.runs.run import StoredRun
+
+
+class Race(Plugin):
+    """Chooses the strategy of training that learns the most in the same time, by a race."""
+
+    always: ClassVar[bool] = True
+
+    planned: dict[str, Any] | None = Field(
+        default=None, description="what `roundweave plan` has chosen, and why", json_schema_extra={"flags": []}
+    )
+
+    def fits(self, config: TrainConfig) -> None:
+        """Refuse fields whose meaning depends on what the race decides."""
+        if config.algorithm.name != AUTO:
+            return
+        if getattr(config, "on_complete", None) == "extend":
+            raise ValueError("on_complete = extend adds rounds, and auto counts epochs; name an algorithm")
+        if config.cohort is not None or config.sites:
+            raise ValueError(
+                "auto decides how many partitions there are, and has no cohort or sites; name an algorithm"
+            )
+
+    def rehearse(self, config: TrainConfig) -> TrainConfig:
+        """Check the work of which the race is; what is tried is a single partition of it."""
+        if config.algorithm.name != AUTO:
+            return config
+        from roundweave.flows.plugins.race.strategies import workload
+
+        return workload(config)[1].plan.config
+
+    def found(self, config: TrainConfig, run: StoredRun | None) -> TrainConfig:
+        """The configuration with the strategy that its run was begun with, or that a race chooses."""
+        if config.algorithm.name != AUTO:
+            return config
+        from roundweave.flows.plugins.race.choosing import chosen
+
+        return chosen(config, run)
+
+    @classmethod
+    def summary(cls, run: StoredRun, known: Mapping[str, Any]) -> dict[str, Any]:
+        """The results of the race, and the seconds that rounds have taken since."""
+        recorded = run.config.get("planned")
+        return {"planned": recorded | {"taken": known["seconds_per_round"]}} if recorded else {}
+
+    @classmethod
+    def shown(cls, run: StoredRun) -> dict[str, str]:
+        """The strategy that was chosen, and the seconds of its rounds in the race."""
+        recorded = run.config.get("planned")
+        if not recorded:
+            return {}
+        from roundweave.flows.plugins.race.results import Planned
+
+        planned = Planned(**recorded)
+        raced = planned.raced.get(planned.strategy)
+        took = f"; {raced.seconds:.3g} s a round in the race" if raced else ""
+        could = f"the best of those that raced where {planned.workers} workers could be used"
+        return {"planned": f"{planned.strategy}, {could}{took}"}

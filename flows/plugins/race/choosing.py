@@ -115,7 +115,7 @@ class RaceResult:
             refused=dict(self.refused),
             reason=self.reason,
         )
-        return self.chosen.configured(self.config, self.work, planned=planned)
+        return self.chosen.configured(self.config, self.work, planned=planned.model_dump())
 
 
 def plan(config: TrainConfig) -> RaceResult:

@@ -9,7 +9,7 @@ from typing import Any
 
 from roundweave.flows.config.algorithms import Named, is_own_algorithm, option_fields
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.dealing import deal
+from roundweave.flows.planning.completing import deal
 from roundweave.flows.planning.describing import Described, describe
 from roundweave.flows.planning.plan import plan_rounds
 from roundweave.storage.errors import UsageError

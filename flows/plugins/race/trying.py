@@ -15,7 +15,7 @@ from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import Plan, plan_rounds
 from roundweave.flows.plugins.race.racing import Point
 from roundweave.flows.plugins.race.strategies import Strategy, Workload
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places.base import join_address
 from roundweave.storage.places.schemes import place_of

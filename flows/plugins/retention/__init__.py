@@ -1,1 +1,44 @@
 """Removes older runs of a schedule once a run has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from roundweave.flows.config.base import checked_by
+from roundweave.flows.plugin import Plugin
+from roundweave.storage.parsing import span_seconds
+
+if TYPE_CHECKING:
+    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.stored import Run
+
+
+class Retention(Plugin):
+    """Removes older runs of a schedule once a run has ended."""
+
+    retain: Annotated[str, checked_by(span_seconds)] | None = Field(
+        default=None,
+        description="once a run with a dated name has ended, remove those that began longer ago: 12h, 14d or 2w",
+    )
+    schedule: str | None = Field(
+        default=None,
+        description="a regular expression of the names of its runs; default: made from its name",
+        json_schema_extra={"recorded": False, "flags": []},
+    )
+
+    def fits(self, config: TrainConfig) -> None:
+        """Refuse a run whose name says nothing of earlier ones."""
+        dated = "{date" in (config.name or "") or getattr(config, "on_complete", None) == "new"
+        if self.retain and not (dated or self.schedule or config.address):
+            raise ValueError(
+                "retain is about runs night after night; give a name with {date}, or on_complete = new"
+            )
+
+    def ended(self, run: Run, error: BaseException | None) -> None:
+        """Remove the older runs."""
+        if error is None and self.retain:
+            from roundweave.flows.plugins.retention.retaining import remove_older
+
+            remove_older(run, self.retain, self.schedule or "")

@@ -1,1 +1,111 @@
 """Trains a configuration again and again: dated names, and what to do where nothing is new."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from zoneinfo import ZoneInfo, available_timezones
+
+from pydantic import Field
+
+from roundweave.flows.config.base import Skipped, checked_by
+from roundweave.flows.plugin import Plugin
+from roundweave.flows.plugins.scheduled.dates import DAY, dated, moment
+from roundweave.flows.reporting.listening import notice
+from roundweave.storage.errors import ExperimentDiffers, RunBusy, nearest
+
+if TYPE_CHECKING:
+    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.planning.plan import Plan
+    from roundweave.flows.stored import Run
+    from roundweave.storage.runs.run import StoredRun
+
+
+def _check_timezone(name: str) -> None:
+    """Raise `ValueError` for a name that no time zone has."""
+    try:
+        ZoneInfo(name)
+    except (LookupError, ValueError, OSError) as error:
+        regions = (zone for zone in available_timezones() if "/" in zone)
+        hint = nearest(name, regions, "give one such as Europe/Berlin")
+        raise ValueError(f"{name!r} is no time zone; {hint}") from error
+
+
+class Scheduled(Plugin):
+    """Trains a configuration again and again: dated names, and what to do where nothing is new."""
+
+    always: ClassVar[bool] = True
+
+    on_complete: Literal["new", "extend", "skip"] | None = Field(
+        default=None,
+        description="where the run of this name is complete: another, dated name, so many more rounds, or nothing",
+        json_schema_extra={"flags": ["train", "plan"]},
+    )
+    timezone: Annotated[str, checked_by(_check_timezone)] | None = Field(
+        default=None,
+        description="such as Europe/Berlin, whose date {date} is, and by whose clock schedules go; default: this "
+        "machine's",
+        json_schema_extra={"flags": ["train", "plan"]},
+    )
+    on_unchanged: Literal["skip"] | None = Field(
+        default=None,
+        description="where the examples are those of the run that start_from names: nothing is trained",
+    )
+    on_busy: Literal["skip"] | None = Field(
+        default=None, description="where another process writes the run: end without a failure"
+    )
+
+    def fits(self, config: TrainConfig) -> None:
+        """Refuse what is about runs of a name, or of another run, where there is none."""
+        if self.on_complete and not config.name:
+            raise ValueError(f"on_complete = {self.on_complete} is about the run of a name; give a name, too")
+        if self.on_unchanged and not config.start_from:
+            raise ValueError("on_unchanged is about the run that this one begins with; give start_from, too")
+
+    def configure(self, config: TrainConfig) -> TrainConfig:
+        """Put days in place of dates."""
+        made: TrainConfig = dated(config)
+        return made
+
+    def found(self, config: TrainConfig, run: StoredRun | None) -> TrainConfig:
+        """Do what `on_complete` says where there is a run of this name."""
+        if run is not None and self.on_complete and not config.address:
+            whole = run.status in ("complete", "rejected")
+            if whole and self.on_complete == "skip":
+                text = f"{run.name} is {run.status}, {run.done} rounds; skipped, as on_complete says"
+                raise Skipped(text, run.address)
+            if whole and self.on_complete == "new":
+                return config.model_copy(update={"name": _following(config, run.name)})
+            if self.on_complete == "extend":
+                rounds = run.rounds + (config.rounds if whole else 0)
+                config = config.model_copy(update={"rounds": rounds})
+        return config.model_copy(update={"on_complete": None})
+
+    def past(self, config: TrainConfig, error: ExperimentDiffers) -> TrainConfig | None:
+        """The same with the next name, where `on_complete` = new."""
+        if self.on_complete != "new" or not error.run:
+            return None
+        following = _following(config, error.run)
+        what, _, _ = str(error).rpartition("; ")  # its advice is followed already
+        notice(f"{what}; {following} begins instead, as on_complete says")
+        return config.model_copy(update={"name": following})
+
+    def plan(self, plan: Plan) -> Plan:
+        """Have a new run's examples compared with those of the run that it begins with."""
+        if not (self.on_unchanged and plan.new):
+            return plan
+        from roundweave.flows.plugins.scheduled.unchanged import check_changed
+
+        return plan.add(checks=check_changed)
+
+    def ended(self, run: Run, error: BaseException | None) -> None:
+        """Skip the training where another process writes the run, if `on_busy` says so."""
+        if isinstance(error, RunBusy) and self.on_busy:
+            raise Skipped(f"{error}; skipped, as on_busy says", run.address) from error
+
+
+def _following(config: Any, name: str) -> str:
+    """The name after this one: that of ``NAME`` has today's date, and then a number from 2 on."""
+    today = moment(config).strftime(DAY)
+    numbered = re.fullmatch(rf"(.*{today})(?:-(\d+))?", name)
+    return f"{numbered[1]}-{int(numbered[2] or 1) + 1}" if numbered else f"{name}-{today}"

@@ -33,7 +33,7 @@ from roundweave.flows.planning.plan import plan
 from roundweave.flows.plugins.race.choosing import bench_for
 from roundweave.flows.plugins.race.strategies import Strategy, Workload, strategies, workload
 from roundweave.flows.plugins.race.trying import Bench
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from tests.benchmarks.rounds import show
 
 SHARE, SCORES, FAR, SEEDS = 0.97, 20, 2.0, 3

@@ -21,7 +21,7 @@ import typer
 
 from roundweave import Examples, Map, Objective, Reduce, Run, State, TrainConfig, Update, reduce_all
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.reduces.table import find_reduce
 from roundweave.tasks.executors.inline import InlineExecutor

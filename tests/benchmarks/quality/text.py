@@ -21,7 +21,7 @@ from rich.console import Console
 import roundweave as rw
 from roundweave.flows.planning.describing import Described, describe
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.runs.names import default_root
 from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.executors.inline import InlineExecutor

@@ -14,8 +14,8 @@ import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.config.train import Execution, TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
 from roundweave.flows.reporting.listening import Listener, listening
+from roundweave.flows.training.job import prepared
 from roundweave.storage.errors import CheckpointError, NotARun, RoundMissing
 from roundweave.tasks.executors.inline import InlineExecutor
 from tests.counting import counting

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from roundweave.flows.config.plugins import plugin_classes
-from roundweave.flows.plugins.table import PLUGINS
+from roundweave.flows.plugins import PLUGINS
 
 HERE = Path(__file__).parents[3]
 COPIED = ("flows", "tasks", "storage", "roundweave", "tests", "pyproject.toml")

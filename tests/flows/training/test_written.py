@@ -14,7 +14,7 @@ from distributed import Client
 
 from roundweave import Run, TrainConfig, open_run
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.errors import RoundPruned
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.store import RoundStore

@@ -55,7 +55,7 @@ SMALL = {"partitions": 3, "rounds": 2, "local_steps": 2}
 @pytest.fixture(autouse=True)
 def _small(monkeypatch) -> None:
     """Have a network of a few kilobytes count as too large."""
-    for place in ("roundweave.flows.planning.describing", "roundweave.flows.preparing.job"):
+    for place in ("roundweave.flows.planning.describing", "roundweave.flows.training.job"):
         monkeypatch.setattr(f"{place}.MOST_BYTES", 1000)
 
 

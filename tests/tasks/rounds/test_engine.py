@@ -9,7 +9,7 @@ import pytest
 
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.inline import InlineExecutor

@@ -119,7 +119,7 @@ def test_a_worker_may_be_killed_at_any_moment_before_round_1(train, fields, tmp_
 
 def test_workers_of_another_version_are_refused(train, client, fields, tmp_path: Path, monkeypatch) -> None:
     """Before anything is stored."""
-    monkeypatch.setattr("roundweave.flows.preparing.job.sources", lambda codes: {"Roundweave": "another"})
+    monkeypatch.setattr("roundweave.flows.training.job.sources", lambda codes: {"Roundweave": "another"})
     with pytest.raises(NumericsMismatch, match=r"tcp://.* has another version of Roundweave .*; install"):
         train(GraphExecutor(client), **fields, name="refused")
     assert not (tmp_path / "runs/refused.zarr").exists()

@@ -10,7 +10,7 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.clusters import workers
 from roundweave.tasks.executors.graph import GraphExecutor

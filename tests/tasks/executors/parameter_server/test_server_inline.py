@@ -12,7 +12,7 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.pruned import check_pruned
 from roundweave.storage.rounds.store import RoundStore

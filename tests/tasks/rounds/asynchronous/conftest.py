@@ -11,7 +11,7 @@ import pytest
 
 from roundweave import Run, TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.tasks.algorithms.when import Asynchronous, Draw, Order, ServerRound
 from roundweave.tasks.executors.inline import InlineExecutor

@@ -8,7 +8,7 @@ import zarr
 
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.rounds.splits import split_record
 from roundweave.tasks.executors.inline import InlineExecutor
 from tests.rows import but_first

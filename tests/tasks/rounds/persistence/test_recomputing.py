@@ -11,7 +11,7 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.preparing.job import prepared
+from roundweave.flows.training.job import prepared
 from roundweave.storage.errors import RoundFailed, RoundPruned
 from roundweave.storage.rounds.recovery import newest_sound
 from roundweave.storage.rounds.store import RoundStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roundweave.flows.preparing import job
+from roundweave.flows.training import job
 from roundweave.storage.errors import RoundFailed
 
 MINE = """

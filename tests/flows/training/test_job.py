@@ -63,6 +63,6 @@ def test_a_run_does_not_go_on_where_a_machine_stores_that_computes_other_bits(tr
         *maps, stores = machines(*given)
         return [*maps, replace(stores, fingerprint=stores.fingerprint | {"processor": "another"})]
 
-    monkeypatch.setattr("roundweave.flows.preparing.job.machines", with_another_store)
+    monkeypatch.setattr("roundweave.flows.training.job.machines", with_another_store)
     with pytest.raises(NumericsMismatch, match=r"store would compute other bits .* processor 'another'"):
         train(**fields, rounds=2)
