@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from roundweave.storage.errors import ExperimentDiffers
     from roundweave.storage.rounds.commits import Commit
     from roundweave.storage.runs.run import StoredRun
+    from roundweave.tasks.data.description import Description
 
 
 class Plugin(Config):
@@ -73,6 +74,10 @@ class Plugin(Config):
     def plan(self, plan: Plan) -> Plan:
         """The plan with what this plugin adds: a slot filled, a part wrapped, an entry of a list. It is pure."""
         return plan
+
+    def described(self, plan: Plan, description: Description) -> Description:
+        """The description of a new run's examples, with what this plugin records of them, or refuses in them."""
+        return description
 
     def began(self, run: Run) -> None:
         """Called when the run is open, before its next round."""

@@ -7,17 +7,14 @@ its execution is used, since a scheduler that it names could send any code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
 from roundweave.flows.config.experiment import PREPARED, DataConfig, Experiment
 from roundweave.flows.config.plugins import OwnPlugin
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.reporting.listening import notice
-from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError, cut, unless_damaged
+from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError
 from roundweave.storage.places.base import Where, above, address_of, full_address
-from roundweave.storage.rounds.columns import REFUSED, drifted
 from roundweave.storage.runs.names import default_root, stored_round
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
@@ -251,27 +248,6 @@ def _another(run: StoredRun, config: TrainConfig, differing: str, advice: str) -
     error = ExperimentDiffers(f"{run.name} is another experiment ({differing}); {advice}")
     error.run = run.name
     return error
-
-
-def with_drift(config: TrainConfig, description: Description) -> Description:
-    """A new run's description with what became of the columns of its parent, which is said; raises `UsageError`.
-
-    Where there is no parent, or it recorded no columns, nothing is compared; the latter is refused if the run is
-    to be rejected for what has drifted.
-    """
-    start, record = config.start_from, description.columns
-    if not (record.columns and isinstance(start, Start)):
-        return description
-    stored, refuse = stored_round(start.reference), config.drift == "refuse"
-    known = stored and unless_damaged(lambda: open_stored(stored[0]).columns)
-    if refuse and not known:
-        raise UsageError(f"drift = refuse: {start.reference} has no record of its columns; give drift = tell")
-    drift = drifted(known.columns, record.columns) if known else None
-    refusals = [str(each) for each in drift or () if refuse and each.what in REFUSED]
-    record = replace(record, drift=drift, refusals=refusals)
-    for line in cut(record.lines):
-        notice(f"drift: {line}")
-    return replace(description, columns=record)
 
 
 def check_examples(run: StoredRun, description: Description) -> None:

@@ -118,10 +118,6 @@ class Execution(Placement):
         description="the score by which patience and RUN@best go: accuracy, max:f1, min:NAME; default: the loss, "
         "for RUN@best accuracy if it is scored",
     )
-    drift: Literal["tell", "refuse"] = Field(
-        default="tell",
-        description="where the examples have drifted far from those of the run in start_from: tell, or reject it",
-    )
     describe_sites: bool = Field(
         default=False,
         description="let sites tell how often values of columns occur, ten times at least, and, for scores that "
@@ -230,8 +226,6 @@ class TrainConfig(Experiment, Execution, Deployment):
             raise ValueError(
                 f"keep {self.keep} maps rounds again in any process, and {why}; give states or every:k"
             )
-        if self.drift == "refuse" and self.sites and not self.describe_sites:
-            raise ValueError("drift = refuse compares columns; have sites tell of them by describe_sites")
         if self.deadline and not EXECUTORS[self.executor].distributed:
             raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
         return self

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from roundweave.flows.config.recorded import with_drift
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import scored_alone
 from roundweave.flows.planning.plan import Plan
@@ -122,7 +121,9 @@ def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Descri
         number, reason = next(iter(failed.items()))
         raise DataError(f"{partitions.called(number)}: {reason}; quorum needs {config.quorum} that can be read")
     padded = partitions.loading.collate is not None
-    description = with_drift(config, combine(descriptions, partitions.called, padded=padded))
+    description = combine(descriptions, partitions.called, padded=padded)
+    for plugin in plan.plugins if plan.new else ():
+        description = plugin.described(plan, description)
     if start and start.meaning != NO_NAMES and not description.columns.refusals:
         agree({start.reference: start.meaning, "the data": description.meaning})
     digests = tuple(part.digest for part in descriptions)

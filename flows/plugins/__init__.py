@@ -15,6 +15,7 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
     "race": {"plan": "Have each way of training the run race for some seconds, and choose one."},
     "log_file": {},
     "early_stopping": {},
+    "drift": {},
     "gate": {"alias": "Show who has an alias such as champion, give it to a run, or take it back."},
     "exports": {
         "export": "Write a round's weights to a file, or a run's numbers to a tracker of experiments.",

@@ -71,7 +71,7 @@ def is_rejected(store: RoundStore) -> bool:
     if judged is None and (record := read_columns(store.place, store.attributes)) and record.refusals:
         judged = {"accepted": False, "reasons": cut(record.refusals, 100)}
         write_section(store.place, JUDGEMENT, 0, chain, judged)
-        notice(f"{run_name(store.address)} is rejected before it trains, as drift = refuse says")
+        notice(f"{run_name(store.address)} is rejected before it trains, as its examples are refused")
     return judged is not None and not judged["accepted"]
 
 

@@ -56,7 +56,6 @@ def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None
         summary |= plugin.summary(stored, summary)
     if arrivals := worker_rows(stored.arrivals()):
         summary["arrivals"] = arrivals
-    summary["drift"] = (record := stored.columns) and record.drift and [vars(each) for each in record.drift]
     print_json(summary)
 
 
@@ -264,7 +263,6 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "stored in": full_address(run.address),
         "digest": run.digest,
         **{name: fact for plugin in plugin_classes() for name, fact in plugin.shown(run).items()},
-        "drift": "; ".join(cut(record.lines)) if (record := run.columns) else "",
         "failed": run.failure or "",
         "gate": "; ".join(run.judgement.reasons) if run.judgement else "",
     }
