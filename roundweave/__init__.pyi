@@ -61,5 +61,6 @@ from .tasks.data.reading import partition as partition
 from .tasks.data.sources.own import Stream as Stream
 from .tasks.data.sources.table import Source as Source
 from .tasks.data.sources.table import find_source as find_source
+from .tasks.data.splits.split import Sampler as Sampler
 from .tasks.data.splits.split import Split as Split
 from .tasks.networks.objective import Objective as Objective

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -18,6 +19,7 @@ from roundweave.storage.errors import DataError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.partitions import forget_examples
+from roundweave.tasks.data.splits.split import Asked
 from roundweave.tasks.executors.base import Executor
 
 
@@ -61,7 +63,14 @@ def plan_again(run: StoredRun, config: OfRun, **changes: Any) -> Plan:
     """The plan of a stored run's rounds, as recorded but for changes; raises `RoundweaveError`."""
     training = recorded_training(run, config, **changes)
     forget_examples()  # that may have been read before their files changed
-    return plan_rounds(training, run)
+    planned = plan_rounds(training, run)
+    if planned.sampler is None or not planned.sampler.sees:
+        return planned
+    before = training.recombined.before if training.recombined else 0
+    commits = (run.round(number).commit for number in run.committed)
+    rounds = {before + each.round: tuple(sorted({*each.updates, *each.absent})) for each in commits}
+    asked = Asked(planned.sampler.size, rounds)
+    return replace(planned, partitions=replace(planned.partitions, cohort=asked))
 
 
 @contextmanager

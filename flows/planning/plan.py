@@ -26,6 +26,7 @@ from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
+from roundweave.tasks.data.splits.split import Sampler
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
 
@@ -42,7 +43,8 @@ class Plan:
     """What a configuration stands for. `config` is complete, with the source of the user's functions.
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
-    that in which updates arrive at a server, None if workers decide. `plugins` are those that take part. The
+    that in which updates arrive at a server, None if workers decide. `sampler` draws
+    who takes part in a round, None for all; `plugins` are those that take part. The
     examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
@@ -60,6 +62,7 @@ class Plan:
     partitions: Partitions
     topology: Topology | None
     order: Order | None
+    sampler: Sampler | None
     plugins: tuple[Any, ...] = ()
     checks: tuple[Check, ...] = ()
     stops: tuple[Stop, ...] = ()
@@ -160,15 +163,18 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None) -> Plan:
     replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
     config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
-    partitions = replace(deal(config, config.dtype, begun), cohort=config.drawn, seed=config.seed)
-    planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm))
+    partitions = replace(deal(config, config.dtype, begun), seed=config.seed)
+    planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm), None)
+    if config.drawn:
+        planned = planned.fill("cohort", sampler=config.drawn)
     return _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
 
 
 def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
     for plugin in plugins:
         planned = plugin.plan(planned)
-    return replace(planned, plugins=(*planned.plugins, *plugins))
+    partitions = replace(planned.partitions, cohort=planned.sampler)
+    return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)
 
 
 def _order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:

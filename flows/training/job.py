@@ -67,6 +67,21 @@ class Prepared:
         rounds = window_size(self.wanted, seconds, long=self.store.tensors.slow)
         return max(rounds, AT_SITES) if not self.wanted and self.job.work.partitions.sites else rounds
 
+    @property
+    def asks_each(self) -> bool:
+        """Whether it is known only when a round begins whom the round asks, by the rounds before."""
+        sampler = self.job.work.partitions.cohort
+        return sampler is not None and sampler.sees
+
+    def job_of(self, round: int) -> Job:
+        """The job with those whom a round asks."""
+        if not self.asks_each:
+            return self.job
+        work = self.job.work
+        before = [self.store.log.read(number) for number in range(round)]
+        partitions = work.partitions.asking(work.before + round, before)
+        return replace(self.job, work=replace(work, partitions=partitions))
+
     def let_go(self, newest: Commit) -> None:
         """Copy the rounds' numbers and prune tensors that are not to be kept.
 

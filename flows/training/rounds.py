@@ -33,8 +33,8 @@ def run_rounds(
     `seconds` is the time that the round before took, or None; it decides the size of the first window.
     """
     while True:
-        rounds = 1 if hooks.may_end else run.window(seconds)
-        for commit in executor.run(run.job, first, min(first + rounds - 1, last)):
+        rounds = 1 if hooks.may_end or run.asks_each else run.window(seconds)
+        for commit in executor.run(run.job_of(first), first, min(first + rounds - 1, last)):
             notify_commit(commit, run.job.attempt.rounds)
             hooks.committed(commit, run.job.attempt.rounds)
         run.compare(first, commit)

@@ -28,7 +28,7 @@ from roundweave.tasks.data.reading import (
 from roundweave.tasks.data.sources.own import READ_AGAIN
 from roundweave.tasks.data.sources.table import Each, Source
 from roundweave.tasks.data.splits.deals import Pool, Rows
-from roundweave.tasks.data.splits.split import Cohort, Split, held_out_rows, hold_out
+from roundweave.tasks.data.splits.split import Asked, Cohort, Sampler, Split, held_out_rows, hold_out
 from roundweave.tasks.numerics.pinning import derive_seed
 
 
@@ -66,7 +66,7 @@ class Partitions:
     shared: bool = False
     loading: Loading = field(default_factory=Loading)
     files: tuple[tuple[str, str], ...] = ()
-    cohort: Cohort | None = None
+    cohort: Sampler | None = None
     own_held_out: float = 0.0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seed: int = 0
@@ -92,16 +92,23 @@ class Partitions:
 
     def cohort_of(self, round: int) -> tuple[int, ...] | None:
         """The partitions that take part in a round, ascending; None: all may."""
-        return None if self.cohort is None or self.cohort.present else _known_cohort(self, round)
+        drawn = self.cohort is not None and not (self.cohort.present or self.cohort.sees)
+        return _known_cohort(self, round) if drawn else None
 
     def cohort_from(self, round: int, present: Sequence[int]) -> tuple[int, ...]:
         """The partitions that a round asks, of those that are `present`."""
         assert self.cohort is not None
         return self.cohort.draw(self.seed, round, _known_sizes(self, self.split.number(round)), present)
 
+    def asking(self, round: int, before: Sequence[Any]) -> Partitions:
+        """These partitions, of which a round asks those that a sampler chooses which sees the commits before."""
+        assert self.cohort is not None
+        drawn = self.cohort.draw(self.seed, round, _known_sizes(self, self.split.number(round)), None, before)
+        return replace(self, cohort=Asked(self.cohort.size, {round: tuple(sorted(drawn))}))
+
     def next_of(self, pushes: int, busy: Collection[int]) -> int:
         """The partition of a parameter server's cohort that computes next; see `Cohort.draw_next`."""
-        assert self.cohort is not None
+        assert isinstance(self.cohort, Cohort)
         return self.cohort.draw_next(self.seed, pushes, _known_sizes(self, 0), busy)
 
     def load(self, number: int, partition: int, place: int | None = None, scorers: int | None = None) -> Partition:

@@ -61,7 +61,8 @@ class BlockData:
         if (of := (job.attempt.token, job.draw(round))) != self._of:
             ahead, self._ahead = self._ahead.get(of), {}
             self._of, self._examples = of, ahead.result() if ahead else load(job, round, self.block)
-        if load is load_and_persist and not self._ahead and round < job.attempt.rounds:
+        known = round < job.attempt.rounds and job.work.knows_cohort(round + 1)
+        if load is load_and_persist and not self._ahead and known:
             self._load_ahead(job, round + 1)
         return self._examples
 

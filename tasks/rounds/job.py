@@ -19,6 +19,7 @@ from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.data.splits.split import Asked
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.fingerprints import Fingerprint
 from roundweave.tasks.numerics.pinning import derive_seed
@@ -194,6 +195,11 @@ class Work(WithCode):
     def cohort(self, round: int) -> tuple[int, ...] | None:
         """The partitions that take part in a round, ascending; None: all. Of a server it is the first cohort."""
         return self.partitions.cohort_of(self.before + (0 if self.rotating else round))
+
+    def knows_cohort(self, round: int) -> bool:
+        """Whether it is known by now who takes part in a round."""
+        asked = self.partitions.cohort
+        return not isinstance(asked, Asked) or self.before + round in asked.rounds
 
     @property
     def drawn_from_present(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -109,8 +110,54 @@ def hold_out(rows: Rows, labels: np.ndarray | None, fraction: float, seed: int) 
     return rows[~held], rows[held]
 
 
+class Sampler(Protocol):
+    """Who takes part in a round: `size` partitions, drawn by `draw`. Give one to `Plan.fill` as ``sampler``.
+
+    One that is drawn among those that are `present`, or that `sees` the rounds before, is asked when a round
+    begins; who took part is then known from the round's record. A frozen dataclass that inherits this.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class First(rw.Sampler):
+        ...     size: int
+        ...     def draw(self, seed, round, sizes, present=None, before=None):
+        ...         return tuple(range(self.size))
+    """
+
+    size: int
+    by_size: bool = False
+    present: bool = False
+    sees: ClassVar[bool] = False
+
+    def draw(
+        self,
+        seed: int,
+        round: int,
+        sizes: Sequence[int],
+        present: Sequence[int] | None = None,
+        before: Sequence[Any] | None = None,
+    ) -> tuple[int, ...]:
+        """The numbers of the partitions of a round, ascending, one at least.
+
+        `sizes` has the examples of each partition where `by_size`, and `before` the commits of all rounds before,
+        where the sampler `sees` them.
+        """
+
+
 @dataclass(frozen=True)
-class Cohort:
+class Asked(Sampler):
+    """The partitions that rounds have asked, or will, by the number of the round; `size` at most."""
+
+    size: int
+    rounds: Mapping[int, tuple[int, ...]]
+
+    def draw(self, seed: int, round: int, *_: Any) -> tuple[int, ...]:
+        return self.rounds[round]
+
+
+@dataclass(frozen=True)
+class Cohort(Sampler):
     """How many partitions take part in a round, drawn anew for each round, without replacement.
 
     With `by_size` a partition is drawn with a chance in proportion to the number of its examples. If it is drawn
@@ -125,7 +172,12 @@ class Cohort:
     present: bool = False
 
     def draw(
-        self, seed: int, round: int, sizes: Sequence[int], present: Sequence[int] | None = None
+        self,
+        seed: int,
+        round: int,
+        sizes: Sequence[int],
+        present: Sequence[int] | None = None,
+        before: Sequence[Any] | None = None,
     ) -> tuple[int, ...]:
         """The numbers of the partitions of a round, ascending; `sizes` has the examples of each, if they count.
 

@@ -66,7 +66,7 @@ def test_a_run_that_failed_is_tried_again_and_goes_on_after_its_last_round(
 ) -> None:
     """The day is over meanwhile: the name stays that of the first attempt."""
     days = (datetime(2031, 2, 1) + timedelta(days) for days in count())
-    for module in ("config.dates", "planning.naming"):
+    for module in ("plugins.scheduled.dates", "plugins.scheduled"):
         monkeypatch.setattr(f"roundweave.flows.{module}.moment", lambda *_: next(days))
     run = train_flow(nightly(failures=2, retries=2, **named))
     assert isinstance(run, rw.Run)

@@ -21,6 +21,11 @@ class Recorded:
         self.asked.append((first, last))
         return [SimpleNamespace(round=round, seconds=1 / round) for round in range(first, last + 1)]
 
+    asks_each = False
+
+    def job_of(self, round: int) -> Any:
+        return self.job
+
     def window(self, seconds: float) -> int:
         return round(1 / seconds)
 

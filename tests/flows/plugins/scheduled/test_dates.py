@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.config.files import read_toml
+from roundweave.flows.planning.naming import configure
 from roundweave.flows.plugins.scheduled.checking import check
 from roundweave.flows.plugins.scheduled.dates import dated
 from roundweave.storage.errors import DataError, UsageError
@@ -80,7 +81,7 @@ def test_what_is_no_date_is_refused(text: str) -> None:
 
 def test_a_name_that_no_run_can_have_is_refused() -> None:
     with pytest.raises(UsageError, match="it takes its name, of letters"):
-        dated(rw.TrainConfig(name="a-{date:%Y/%m}"), NEW_YEAR)
+        configure(rw.TrainConfig(name="a-{date:%Y/%m}"))
 
 
 def test_paths_with_dates_go_from_the_file(tmp_path: Path) -> None:
