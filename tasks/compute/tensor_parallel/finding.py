@@ -17,6 +17,7 @@ from torch import nn
 
 from roundweave.storage.errors import ModelError, UsageError, failing_as, one_line, spans
 from roundweave.storage.values.state import Layout, State, layout_of
+from roundweave.storage.values.tensors import differences
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective, attention_of
@@ -90,11 +91,12 @@ def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str 
     for kind, numbers in whole.items():
         # A gradient may really be zero, so the scale is that of all tensors of its kind.
         scale = max((tensor.abs().max().item() for tensor in numbers.values() if tensor.numel()), default=0.0)
-        most = TOLERANCE * scale
-        for name, tensor in numbers.items():
-            for rank, part in enumerate(parts):
-                share, here = shares.share(name, tensor, rank), part[kind].get(name)
-                if here is None or here.shape != share.shape or not ((here - share).abs() <= most).all():
+        for rank, part in enumerate(parts):
+            share = {name: shares.share(name, tensor, rank) for name, tensor in numbers.items()}
+            for name, apart in differences(
+                share, {name: part[kind][name] for name in share if name in part[kind]}
+            ):
+                if apart is None or apart > TOLERANCE * scale:
                     return f"{kind} {name} is another one on rank {rank}"
     return None
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import ModelError, one_line
-from roundweave.storage.values.tensors import let_go, same_bits
+from roundweave.storage.values.tensors import differences, let_go, same_bits
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective, named_tensors, network_tensors
 from roundweave.tasks.networks.outputs import tensors_in
@@ -229,16 +229,16 @@ def unlike_numbers(some: Numbers, others: Numbers) -> list[str]:
     for name, tensor in some.items():
         kind, finite = name.partition(" ")[0], tensor.double().nan_to_num(0.0, 0.0, 0.0)
         scales[kind] = max(scales.get(kind, 0.0), finite.abs().max().item() if finite.numel() else 0.0)
-
-    def alike(name: str) -> bool:
-        zeros = torch.zeros_like(some.get(name, others.get(name, torch.zeros(()))))
-        one, other = some.get(name, zeros), others.get(name, zeros)
-        if one.shape != other.shape or not one.is_floating_point():
-            return same_bits(one, other)
-        scale = scales.get(name.partition(" ")[0], 0.0) * torch.finfo(one.dtype).eps ** 0.5
-        return torch.allclose(one, other, rtol=0.0, atol=scale, equal_nan=True)
-
-    return [name for name in {**some, **others} if not alike(name)]
+    zeros, unlike = {name: torch.zeros_like(tensor) for name, tensor in {**some, **others}.items()}, list[str]()
+    for name, apart in differences({**zeros, **some}, {**zeros, **others}):
+        exact, dtype = not zeros[name].is_floating_point(), zeros[name].dtype
+        if (
+            exact
+            or apart is None
+            or apart > scales.get(name.partition(" ")[0], 0.0) * torch.finfo(dtype).eps ** 0.5
+        ):
+            unlike.append(name)
+    return unlike
 
 
 def _backward(outputs: Sequence[torch.Tensor]) -> None:
