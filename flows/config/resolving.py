@@ -34,7 +34,6 @@ from roundweave.tasks.compute.compute import Fitting
 from roundweave.tasks.data.description import CallEach, Description, check_numbered, combine, gather_here
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning, agree
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.scored import described_with
 from roundweave.tasks.data.sources.table import Data, at_sites, find_source, keep_source
 from roundweave.tasks.data.splits.deals import find_split
 from roundweave.tasks.data.splits.split import Split
@@ -50,6 +49,7 @@ from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import unknown
 from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.scorers import OtherData, OwnExamples, Scorer, described_with
 from roundweave.tasks.rounds.scoring import gathering
 
 KEPT = "updates:10"
@@ -76,6 +76,7 @@ class Resolved:
     run: StoredRun | None = None
     description: Description | None = None
     objective: Objective | None = None
+    scorers: tuple[Scorer, ...] = ()
 
     @property
     def address(self) -> str:
@@ -151,7 +152,8 @@ def work_of(resolved: Resolved, executor: Executor, new: bool = False) -> tuple[
     algorithm = replace(resolved.algorithm, map=compute.wrapped(resolved.algorithm.map))
     decided = (algorithm, resolved.partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
-    return Work(objective, *decided, code=config.code, before=before, topology=resolved.topology), description
+    work = Work(objective, *decided, code=config.code, before=before, topology=resolved.topology)
+    return replace(work, scorers=resolved.scorers), description
 
 
 def _described(resolved: Resolved, gather: CallEach, start: Start | None = None, new: bool = False) -> Resolved:
@@ -183,16 +185,19 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
     wanted = objective_for(config, description)
     ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
     LAYOUTS[objective.model] = layout
+    scorers = [Scorer()]
     if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
         if start is not None and new:
             start.check(objective)
         if new and description.held_out:
             check_stays(config, objective)
         if config.validation is not None:
-            partitions, description = _with_validation(config, objective, partitions, description, gather)
+            scorer, description = _validation(config, objective, description, gather)
+            scorers.append(scorer)
         _check_stops(config, description, list(objective.judges))
+    scorers += [OwnExamples()] if config.score_partitions else []
     bound = {"algorithm": algorithm, "partitions": partitions, "description": description, "objective": objective}
-    return replace(resolved, **bound)
+    return replace(resolved, **bound, scorers=tuple(scorers))
 
 
 def check_stays(config: TrainConfig, objective: Objective) -> None:
@@ -201,10 +206,10 @@ def check_stays(config: TrainConfig, objective: Objective) -> None:
         raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
 
 
-def _with_validation(
-    config: TrainConfig, objective: Objective, partitions: Partitions, description: Description, gather: CallEach
-) -> tuple[Partitions, Description]:
-    """The partitions and their description with the validation data, on which the network is tried."""
+def _validation(
+    config: TrainConfig, objective: Objective, description: Description, gather: CallEach
+) -> tuple[Scorer, Description]:
+    """The scorer of the validation data, on which the network is tried, and the description with them."""
     assert config.validation is not None
     if not description.held_out:
         raise UsageError("validation is scored beside examples that are held out; give held_out, or leave it out")
@@ -214,9 +219,8 @@ def _with_validation(
     called = ("the data", "validation").__getitem__
     validation, own, both = described_with(description, validation, called, gather)
     gather(partial(check_fit, objective, validation, both), range(1))
-    # Each partition scores a part of them, also where their labels are numbered as in training.
-    partitions = replace(partitions, validation=replace(validation, shared=True), validated=own.held_out)
-    return partitions, replace(description, validation=own.digest, validated=own.held_out)
+    told = replace(description, validation=own.digest, validated=own.held_out)
+    return OtherData(validation, own.held_out), told
 
 
 def _check_stops(config: TrainConfig, description: Description, names: list[str]) -> None:

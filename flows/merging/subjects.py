@@ -111,7 +111,7 @@ def subject(config: Architecture, blocks: int = 1, tensors: Tensors | None = Non
         partitions, description = _described(partitions) if each else (partitions, partitions.describe(0))
         objective = objective_for(resolved.config, description)
         objective = check_fit(objective, partitions, description, 0, may_own_loss(resolved.config))
-    return Subject(objective, partitions.load(0, 0).train.first(BATCH).inputs, partitions, description)
+    return Subject(objective, partitions.load(0, 0).first(BATCH).inputs, partitions, description)
 
 
 def _described(partitions: Partitions) -> tuple[Partitions, Description]:

@@ -23,6 +23,7 @@ from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.fingerprints import Fingerprint
 from roundweave.tasks.numerics.pinning import derive_seed
 from roundweave.tasks.own_code.code import Code, WithCode
+from roundweave.tasks.rounds.scorers import Scorer
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ class Work(WithCode):
     `code` is the user's code in the algorithm, whose classes updates may have. `before` is the number of rounds of
     an earlier run that this one goes on from: randomness, splits and schedules count them. `quorum` is how many
     sound updates a round needs. `topology` says whose networks are averaged where each partition has its own.
+    `scorers` are what rounds are scored by, the one of what is held out first.
     """
 
     objective: Objective
@@ -164,6 +166,7 @@ class Work(WithCode):
     sources: Mapping[str, str] = field(default_factory=dict)
     codes: tuple[Code, ...] = ()
     topology: Topology | None = None
+    scorers: tuple[Scorer, ...] = (Scorer(),)
 
     @property
     def threads(self) -> int:
@@ -191,18 +194,17 @@ class Work(WithCode):
         """Whether a parameter server has a cohort, whose partitions give way to others."""
         return self.partitions.cohort is not None and self.algorithm.when.asynchronous
 
-    def cohort(self, round: int) -> tuple[int, ...] | None:
-        """The partitions that take part in a round, ascending; None: all. Of a server it is the first cohort."""
-        return self.partitions.cohort_of(self.before + (0 if self.rotating else round))
+    def cohort(self, round: int, present: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
+        """The partitions that a round asks, ascending, of those that are `present` if only these may; None: all.
+
+        Of a server it is the first cohort.
+        """
+        return self.partitions.cohort_of(self.before + (0 if self.rotating else round), present)
 
     @property
     def drawn_from_present(self) -> bool:
         """Whether a round asks a cohort of the partitions that are there when it begins."""
         return self.partitions.cohort is not None and self.partitions.cohort.present
-
-    def cohort_from(self, round: int, present: Sequence[int]) -> tuple[int, ...]:
-        """The partitions that a round asks; see `Partitions.cohort_from`."""
-        return self.partitions.cohort_from(self.before + round, present)
 
     def counted(self, state: State) -> State:
         """A state whose round counts the rounds of the earlier run, too, as the algorithm sees it."""

@@ -184,7 +184,7 @@ class Matched(Gather):
 
 @functools.lru_cache(maxsize=2)
 def _inputs(partitions: Partitions, count: int) -> Inputs:
-    examples = partitions.sample(0) if count == 2 else partitions.load(0, 0).train.first(count)
+    examples = partitions.sample(0) if count == 2 else partitions.load(0, 0).first(count)
     inputs: Inputs = examples.inputs
     return inputs
 

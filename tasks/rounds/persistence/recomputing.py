@@ -202,11 +202,9 @@ def _version(work: Work, store: RoundStore, before: Reached, version: int) -> St
 
 
 @functools.lru_cache(maxsize=1024)
-def loaded_partition(
-    partitions: Partitions, split: int, partition: int, place: int | None = None, scorers: int | None = None
-) -> Partition:
-    """The examples of a partition under a split, as `Partitions.load` gives them."""
-    return partitions.load(split, partition, place, scorers)
+def loaded_partition(partitions: Partitions, split: int, partition: int) -> Partition:
+    """The examples that a partition trains on under a split."""
+    return Partition(partitions.load(split, partition))
 
 
 def reduce_again(

@@ -65,7 +65,7 @@ def plain(case: Case, fields: dict[str, Any], device: torch.device, deterministi
     """Seconds of as many steps as a round has."""
     resolved = resolve(rw.TrainConfig(**fields))
     objective, lower = resolved.objective, CASTS.get(fields["precision"])
-    examples = resolved.partitions.load(0, 0).train.on(lambda tensor: tensor.to(device))
+    examples = resolved.partitions.load(0, 0).on(lambda tensor: tensor.to(device))
     network = objective.network(objective.initial()).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     steps, seconds = PARTITIONS * case.local_steps, []

@@ -60,5 +60,5 @@ def test_a_new_run_in_the_same_process_is_of_the_file_as_it_is_now(tmp_path: Pat
         file.write_text(f"a,label\n{rows}\n")
         resolved = settled(rw.TrainConfig(data=f"csv:{file}", partitions=2))
         digests.append(resolved.description.digest)
-        assert resolved.partitions.load(0, 0).train.inputs.min() >= first
+        assert resolved.partitions.load(0, 0).inputs.min() >= first
     assert digests[0] != digests[1]
