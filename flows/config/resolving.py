@@ -49,7 +49,7 @@ from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import unknown
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.scorers import OtherData, OwnExamples, Scorer, described_with
+from roundweave.tasks.rounds.scorers import OwnExamples, Scorer, described_with
 from roundweave.tasks.rounds.scoring import gathering
 
 KEPT = "updates:10"
@@ -127,7 +127,7 @@ def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True)
     replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
     config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
-    partitions = replace(deal(config, config.dtype, begun), cohort=config.drawn, seed=config.seed)
+    partitions = replace(deal(config, config.dtype, begun), cohort=config.drawn)
     resolved = Resolved(config, algorithm, partitions, topology)
     if partitions.source.partitioned:
         return resolved
@@ -220,7 +220,7 @@ def _validation(
     validation, own, both = described_with(description, validation, called, gather)
     gather(partial(check_fit, objective, validation, both), range(1))
     told = replace(description, validation=own.digest, validated=own.held_out)
-    return OtherData(validation, own.held_out), told
+    return Scorer("validation_", validation, own.held_out), told
 
 
 def _check_stops(config: TrainConfig, description: Description, names: list[str]) -> None:

@@ -171,7 +171,7 @@ def _tensors(inputs: Inputs) -> list[torch.Tensor]:
     return [*given, *named.values()]
 
 
-def analysed(found: Subject, network: nn.Module, alike: Callable[[str], bool] | None = None) -> UnitGroups:
+def analysed(found: Subject, network: nn.Module, alike: Callable[[str], bool] = lambda name: False) -> UnitGroups:
     """The units of the network, of whose parameters no values are read; raises `ModelError`; see `find_units`."""
     with _clearer(found):
         return find_units(network, found.inputs, alike)

@@ -106,7 +106,7 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
     for machine in present:
         check_sources(here, machine.sources, machine.where)
     common, own = common_fingerprints(present, config.mixed_hardware)
-    work = replace(work, fingerprint=common, fingerprints=own, sources=here, codes=codes)
+    work = replace(work, fingerprint=common, fingerprints=own, sources=here, all_code=codes)
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,7 +49,6 @@ class Partitions:
         cohort: How many partitions take part in a round, or compute at one time; None: all.
         own_held_out: The share of its examples that each partition holds out for a score of its own.
         options: Options of partitions' own, by the partition's name or number, which `partition()` gives.
-        seed: Draws the cohorts.
         sites: The site of each partition, where its examples stay; empty if they may be anywhere.
         counts: How many examples each partition trains on, if that decides a cohort and each is loaded on its own.
 
@@ -68,7 +67,6 @@ class Partitions:
     cohort: Cohort | None = None
     own_held_out: float = 0.0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    seed: int = 0
     sites: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
 
@@ -86,19 +84,6 @@ class Partitions:
     def taking_part(self) -> int:
         """How many partitions take part in a round at most, or compute at one time for a parameter server."""
         return self.split.partitions if self.cohort is None else self.cohort.size
-
-    def cohort_of(self, round: int, present: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
-        """The partitions that take part in a round, ascending, of those that are `present` if only these may.
-
-        None: all may.
-        """
-        known = self.cohort is not None and (present is not None or not self.cohort.present)
-        return _known_cohort(self, round, present) if known else None
-
-    def next_of(self, pushes: int, busy: Collection[int]) -> int:
-        """The partition of a parameter server's cohort that computes next; see `Cohort.draw_next`."""
-        assert self.cohort is not None
-        return self.cohort.draw_next(self.seed, pushes, _known_sizes(self, 0), busy)
 
     def load(self, number: int, partition: int) -> AnyExamples:
         """The examples that a partition trains on under the split of this number.
@@ -148,11 +133,11 @@ class Partitions:
         """
         if self.source.partitioned:
             return self._held_out_part(partition, place, scorers)
-        self._check_unchanged(partition)
         return _known_part(self, place, scorers)
 
     def _held_out_part(self, partition: int, place: int, scorers: int) -> AnyExamples:
         there = self.readable(partition)
+        self._check_unchanged(there)
         held = self._rows(there, 0)[1]
         if self.held_out_together:
             held = held_out_rows(held, place, scorers, score_batch(self._part(there, held[:1], True)))
@@ -166,6 +151,7 @@ class Partitions:
         there = self.readable(partition)
         if self._brings_own(there):
             return self.held_out_part(partition, 0, 1)
+        self._check_unchanged(there)
         own = self.train_rows(there, number)[1]
         prepared = replace(self, loading=replace(self.loading, transform=self.loading.held_out_transform))
         return prepared._part(there, own if there == partition else own[:0], False)
@@ -389,21 +375,6 @@ def _known_own(partitions: Partitions) -> Rows:
     return np.concatenate([partitions.train_rows(each, 0)[1] for each in range(partitions.split.partitions)])
 
 
-@functools.lru_cache(maxsize=4)
-def _known_cohort(partitions: Partitions, round: int, present: tuple[int, ...] | None) -> tuple[int, ...]:
-    """What `Partitions.cohort_of` returns, drawn once for a round, which asks several times."""
-    cohort, split = partitions.cohort, partitions.split
-    assert cohort is not None
-    return cohort.draw(partitions.seed, round, _known_sizes(partitions, split.number(round)), present)
-
-
-@functools.lru_cache(maxsize=2)
-def _known_sizes(partitions: Partitions, number: int) -> Sequence[int]:
-    """How many examples each partition has under a split; any numbers, if the cohort is not drawn by size."""
-    by_size = partitions.cohort is not None and partitions.cohort.by_size
-    return partitions.sizes(number) if by_size else range(partitions.split.partitions)
-
-
 @functools.lru_cache(maxsize=1024)
 def _known_part(partitions: Partitions, place: int, scorers: int) -> AnyExamples:
     """What `held_out_part` gives of a whole data set, kept for rounds in which another partition has the place."""
@@ -412,7 +383,7 @@ def _known_part(partitions: Partitions, place: int, scorers: int) -> AnyExamples
 
 def forget_examples() -> None:
     """Clear the caches of examples of this process and its loaders; the examples may have changed on disk."""
-    for known in (_known_rows, _known_options, _known_own, _known_cohort, _known_sizes, _known_part):
+    for known in (_known_rows, _known_options, _known_own, _known_part):
         known.cache_clear()
     forget_opened()
     forget_loaders()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -146,11 +147,11 @@ class Work(WithCode):
     """All that decides the bits of a round, besides the state before it.
 
     A `fingerprint` of None accepts any machine, and no `sources` any version of Roundweave, and of what all of the
-    user's `codes` import. `fingerprints` are those of sites and of `STORE`, where these may be other machines.
-    `code` is the user's code in the algorithm, whose classes updates may have. `before` is the number of rounds of
-    an earlier run that this one goes on from: randomness, splits and schedules count them. `quorum` is how many
-    sound updates a round needs. `topology` says whose networks are averaged where each partition has its own.
-    `scorers` are what rounds are scored by, the one of what is held out first.
+    user's functions, `all_code`, import. `fingerprints` are those of sites and of `STORE`, where these may be
+    other machines. `code` is that of the algorithm alone, whose classes updates may have. `before` is how many
+    rounds of an earlier run this one goes on from: randomness, splits and schedules count them. `quorum` is how
+    many sound updates a round needs. `topology` says whose networks are averaged where each partition has its own.
+    `scorers` say what rounds score, first what is held out.
     """
 
     objective: Objective
@@ -164,7 +165,7 @@ class Work(WithCode):
     code: tuple[Code, ...] = ()
     before: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)
-    codes: tuple[Code, ...] = ()
+    all_code: tuple[Code, ...] = ()
     topology: Topology | None = None
     scorers: tuple[Scorer, ...] = (Scorer(),)
 
@@ -199,7 +200,7 @@ class Work(WithCode):
 
         Of a server it is the first cohort.
         """
-        return self.partitions.cohort_of(self.before + (0 if self.rotating else round), present)
+        return cohort_of(self.partitions, self.seed, self.before + (0 if self.rotating else round), present)
 
     @property
     def drawn_from_present(self) -> bool:
@@ -213,6 +214,24 @@ class Work(WithCode):
     def numbered(self, state: State) -> State:
         """A state from the algorithm, with its round counted from the beginning of this run."""
         return replace(state, round=state.round - self.before)
+
+
+@functools.lru_cache(maxsize=4)
+def cohort_of(
+    partitions: Partitions, seed: int, round: int, present: tuple[int, ...] | None = None
+) -> tuple[int, ...] | None:
+    """The partitions that a round asks, drawn once for a round, which asks several times; see `Work.cohort`."""
+    cohort = partitions.cohort
+    if cohort is None or (cohort.present and present is None):
+        return None
+    return cohort.draw(seed, round, sizes_to_draw(partitions, partitions.split.number(round)), present)
+
+
+@functools.lru_cache(maxsize=2)
+def sizes_to_draw(partitions: Partitions, number: int) -> Sequence[int]:
+    """How many examples each partition has under a split; any numbers, if the cohort is not drawn by size."""
+    by_size = partitions.cohort is not None and partitions.cohort.by_size
+    return partitions.sizes(number) if by_size else range(partitions.split.partitions)
 
 
 AUTO_DEADLINE = "auto"

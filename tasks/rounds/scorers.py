@@ -23,36 +23,24 @@ Row = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores what a run holds out, of which each partition has a part; other scorers have other examples.
+    """Scores all of so many `examples` of other `data`, of one partition; if they are None, what a run holds out.
 
     Names of numbers begin with the `prefix`. What has none is the score of the round, to which the numbers of
     others are added. If `own`, it scores the network that a partition carries, where that carries one.
     """
 
-    prefix: ClassVar[str] = ""
+    prefix: str = ""
+    data: Partitions | None = None
+    examples: int = 0
     own: ClassVar[bool] = False
 
     def part(self, run: Partitions, number: int, partition: int, place: int, scorers: int) -> AnyExamples:
         """What a partition of a run scores under the split of this number, at its `place` among so many."""
-        return run.held_out_part(partition, place, scorers)
+        there, of = (run, partition) if self.data is None else (self.data, 0)
+        return there.held_out_part(of, place, scorers)
 
     def judge(self, objective: Objective, tallies: Sequence[Tally], threads: int) -> tuple[Row, Mapping[int, Row]]:
         """The numbers for the round, and for each partition, from the tallies of this scorer in order."""
-        return {}, {}
-
-
-@dataclass(frozen=True)
-class OtherData(Scorer):
-    """Scores all of so many `examples` of other `data`, of one partition, for validation."""
-
-    prefix: ClassVar[str] = "validation_"
-    data: Partitions
-    examples: int
-
-    def part(self, run: Partitions, number: int, partition: int, place: int, scorers: int) -> AnyExamples:
-        return self.data.held_out_part(0, place, scorers)
-
-    def judge(self, objective: Objective, tallies: Sequence[Tally], threads: int) -> tuple[Row, Mapping[int, Row]]:
         scored = score(objective, tallies, threads)
         if scored is None or scored.left_out or scored.examples != self.examples:
             return {}, {}  # numbers of fewer examples do not compare
@@ -71,7 +59,7 @@ class OwnExamples(Scorer):
     deviation over all, by which Li et al. 2020 (q-FFL), section 4, measure fairness.
     """
 
-    prefix: ClassVar[str] = "own_"
+    prefix: str = "own_"
     own: ClassVar[bool] = True
 
     def part(self, run: Partitions, number: int, partition: int, place: int, scorers: int) -> AnyExamples:

@@ -263,9 +263,9 @@ def judge_round(
     Without a loss of what is held out there is no score.
     """
     with own_code(round, "scoring"):
-        mine = {each.prefix: [t for t in tallies if t.scorer == each.prefix] for each in work.scorers}
-        judged = [each.judge(work.objective, mine[each.prefix], work.threads) for each in work.scorers]
-        scored = score(work.objective, mine[""], work.threads)
+        of = {each.prefix: [t for t in tallies if t.scorer == each.prefix] for each in work.scorers}
+        scored = score(work.objective, of.pop(""), work.threads)
+        judged = [s.judge(work.objective, of[s.prefix], work.threads) for s in work.scorers if s.prefix]
         values = {name: value for row, _ in judged for name, value in row.items()}
         rows = {partition: row for _, rows in judged for partition, row in rows.items()}
         return scored and replace(scored, values={**scored.values, **values}), rows

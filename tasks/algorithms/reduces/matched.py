@@ -116,7 +116,7 @@ class Matched(Gather):
 
         inputs = _inputs(partitions, BATCH if self.match != "weights" else 2)
         network = objective.fresh()
-        units = find_units(network, inputs, lambda name: True)  # all partitions have alike what no map trains
+        units = find_units(network, inputs)  # all partitions have alike what no map trains
         units = units.without(spec.name for spec in objective.layout.frozen)
         check_function(network, inputs, units)
         inner = self.averaging.bound(objective, partitions)

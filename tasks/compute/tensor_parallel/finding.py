@@ -198,7 +198,7 @@ def candidates(network: nn.Module, inputs: torch.Tensor, ranks: int) -> dict[str
     function is not tried here.
     """
     # What the inputs do not reach stays as it is, since no unit changes its place.
-    units, layout = find_units(network, (inputs,), lambda name: True), layout_of(network)
+    units, layout = find_units(network, (inputs,)), layout_of(network)
     shared = {name: _shares(network, layout, units, name, ranks) for name in units.groups}
     fitting = {name: shares for name, shares in shared.items() if shares is not None}
     if not fitting:

@@ -14,7 +14,7 @@ from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.asynchronous.orders import next_in_flight, standing
 from roundweave.tasks.rounds.guard import NOTHING
-from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.job import Work, sizes_to_draw
 from roundweave.tasks.rounds.steps import (
     BlockResult,
     Given,
@@ -63,8 +63,10 @@ def rules(work: Work) -> Asynchronous:
 
 def drawing(work: Work) -> Draw:
     """A function that draws the partition which computes next; None where each computes again itself."""
-    earlier, partitions = work.before * rules(work).buffer, work.partitions
-    return (lambda pushes, busy: partitions.next_of(earlier + pushes, busy)) if work.rotating else None
+    partitions, earlier = work.partitions, work.before * rules(work).buffer
+    if (cohort := partitions.cohort) is None:
+        return None
+    return lambda pushes, busy: cohort.draw_next(work.seed, earlier + pushes, sizes_to_draw(partitions, 0), busy)
 
 
 def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:

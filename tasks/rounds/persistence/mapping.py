@@ -209,7 +209,7 @@ def check_machine(job: Job, at: str) -> None:
     """
     work, where = job.work, f"worker process {os.getpid()} on {_host()}"
     if work.sources:
-        check_sources(work.sources, sources(work.codes), where)
+        check_sources(work.sources, sources(work.all_code), where)
     expected = work.fingerprints.get(at, work.fingerprint)
     if expected is not None:
         check_fingerprint(expected, fingerprint(work.compute.device), f"{where} at {at}" if at else where)

@@ -16,6 +16,7 @@ from roundweave.flows.config.resolving import resolve
 from roundweave.storage.errors import DataError, RoundFailed
 from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.networks.objective import ModelSpec, Objective
+from roundweave.tasks.rounds.job import cohort_of
 from roundweave.tasks.rounds.scorers import OwnExamples
 from roundweave.tasks.rounds.scoring import Tally
 
@@ -98,7 +99,7 @@ def test_by_size_the_sizes_are_those_of_the_rounds_own_split() -> None:
     assert sizes[0] != sizes[1] != sizes[2]
     for round in range(1, 7):
         drawn = Cohort(2, by_size=True).draw(0, round, sizes[(round - 1) // 2])
-        assert partitions.cohort_of(round) == drawn
+        assert cohort_of(partitions, 0, round) == drawn
 
 
 def fields(own, bad: set[int] = frozenset()) -> dict[str, object]:  # type: ignore[assignment]
