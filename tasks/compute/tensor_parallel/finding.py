@@ -93,9 +93,8 @@ def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str 
         scale = max((tensor.abs().max().item() for tensor in numbers.values() if tensor.numel()), default=0.0)
         for rank, part in enumerate(parts):
             share = {name: shares.share(name, tensor, rank) for name, tensor in numbers.items()}
-            for name, apart in differences(
-                share, {name: part[kind][name] for name in share if name in part[kind]}
-            ):
+            here = {name: tensor for name, tensor in part[kind].items() if name in share}
+            for name, apart in differences(share, here):
                 if apart is None or apart > TOLERANCE * scale:
                     return f"{kind} {name} is another one on rank {rank}"
     return None

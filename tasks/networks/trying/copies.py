@@ -6,6 +6,7 @@ scripts or weak references of a network hold does not follow a copy.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -229,16 +230,15 @@ def unlike_numbers(some: Numbers, others: Numbers) -> list[str]:
     for name, tensor in some.items():
         kind, finite = name.partition(" ")[0], tensor.double().nan_to_num(0.0, 0.0, 0.0)
         scales[kind] = max(scales.get(kind, 0.0), finite.abs().max().item() if finite.numel() else 0.0)
-    zeros, unlike = {name: torch.zeros_like(tensor) for name, tensor in {**some, **others}.items()}, list[str]()
-    for name, apart in differences({**zeros, **some}, {**zeros, **others}):
-        exact, dtype = not zeros[name].is_floating_point(), zeros[name].dtype
-        if (
-            exact
-            or apart is None
-            or apart > scales.get(name.partition(" ")[0], 0.0) * torch.finfo(dtype).eps ** 0.5
-        ):
-            unlike.append(name)
-    return unlike
+
+    def rounding(name: str) -> float:
+        if not (dtype := zeros[name].dtype).is_floating_point:
+            return -1.0  # every difference is more
+        return scales.get(name.partition(" ")[0], 0.0) * math.sqrt(torch.finfo(dtype).eps)
+
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in {**some, **others}.items()}
+    found = differences({**zeros, **some}, {**zeros, **others})
+    return [name for name, apart in found if apart is None or apart > rounding(name)]
 
 
 def _backward(outputs: Sequence[torch.Tensor]) -> None:

@@ -155,7 +155,7 @@ def _updates(work: Work, store: RoundStore, before: Reached, commit: Commit) -> 
     read = [p for p, record in commit.updates.items() if not record.raised and p not in again]
     updates |= {partition: store.tensors.read_update(commit, partition) for partition in read}
     job = Job(work, Attempt(str(store.place), "", 0, commit.round))
-    examples = {p: loaded_partition(work.partitions, work.split(commit.round), p) for p in again}
+    examples = {p: Partition(_loaded(work.partitions, work.split(commit.round), p)) for p in again}
 
     def carried(source: int | None, partition: int) -> Slots:
         if source is None:
@@ -237,10 +237,7 @@ def _version(work: Work, store: RoundStore, before: Reached, version: int) -> St
     return before.versions.get(version) or recomputed(work, store, version).state
 
 
-@functools.lru_cache(maxsize=1024)
-def loaded_partition(partitions: Partitions, split: int, partition: int) -> Partition:
-    """The examples that a partition trains on under a split."""
-    return Partition(partitions.load(split, partition))
+_loaded = functools.lru_cache(maxsize=1024)(Partitions.load)
 
 
 def reduce_again(
