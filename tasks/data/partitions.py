@@ -133,7 +133,7 @@ class Partitions:
         """
         if self.source.partitioned:
             return self._held_out_part(partition, place, scorers)
-        return _known_part(self, place, scorers)
+        return _known_part(self, 0, place, scorers)
 
     def _held_out_part(self, partition: int, place: int, scorers: int) -> AnyExamples:
         there = self.readable(partition)
@@ -375,10 +375,8 @@ def _known_own(partitions: Partitions) -> Rows:
     return np.concatenate([partitions.train_rows(each, 0)[1] for each in range(partitions.split.partitions)])
 
 
-@functools.lru_cache(maxsize=1024)
-def _known_part(partitions: Partitions, place: int, scorers: int) -> AnyExamples:
-    """What `held_out_part` gives of a whole data set, kept for rounds in which another partition has the place."""
-    return partitions._held_out_part(0, place, scorers)
+_known_part = functools.lru_cache(maxsize=1024)(Partitions._held_out_part)
+"""What `held_out_part` gives of a whole data set, kept for rounds in which another partition has the place."""
 
 
 def forget_examples() -> None:

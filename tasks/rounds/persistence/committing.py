@@ -83,6 +83,7 @@ def _score_again(
 
 
 _known_parts = functools.lru_cache(maxsize=1024)(parts_of)
+"""What `parts_of` gives, kept while many rounds are scored again."""
 
 
 def commit_round(

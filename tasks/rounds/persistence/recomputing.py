@@ -238,6 +238,7 @@ def _version(work: Work, store: RoundStore, before: Reached, version: int) -> St
 
 
 _loaded = functools.lru_cache(maxsize=1024)(Partitions.load)
+"""What a partition trains on under a split, kept while many rounds are computed again."""
 
 
 def reduce_again(
