@@ -194,8 +194,9 @@ def _described(resolved: Resolved, gather: CallEach, start: Start | None = None,
         if config.validation is not None:
             scorer, description = _validation(config, objective, description, gather)
             scorers.append(scorer)
-        _check_stops(config, description, list(objective.judges))
-    scorers += [OwnExamples()] if config.score_partitions else []
+        scorers += [OwnExamples()] if config.score_partitions else []
+        prefixes = ["", *(prefix for scorer in scorers for prefix in scorer.adds)]
+        _check_stops(config, description, [f"{prefix}{name}" for prefix in prefixes for name in objective.judges])
     bound = {"algorithm": algorithm, "partitions": partitions, "description": description, "objective": objective}
     return replace(resolved, **bound, scorers=tuple(scorers))
 
@@ -223,15 +224,12 @@ def _validation(
     return Scorer("validation_", validation, own.held_out), told
 
 
-def _check_stops(config: TrainConfig, description: Description, names: list[str]) -> None:
-    """Raise `UsageError` for what needs scores, if no examples are held out, or has none of these `names`."""
+def _check_stops(config: TrainConfig, description: Description, every: list[str]) -> None:
+    """Raise `UsageError` for what needs scores, if no examples are held out, or has none of these names."""
     needing = ("target_accuracy", "patience", "best")
     given = next((name for name in needing if getattr(config, name) is not None), None)
     if given and not description.held_out:
         raise UsageError(f"{given} needs scores, and no examples are held out; give held_out, or leave it out")
-    kinds = ["worst", "spread"] if config.score_partitions else []
-    kinds += ["validation"] if config.validation is not None else []
-    every = [*names, *(f"{kind}_{name}" for kind in kinds for name in names)]
     check_conditions(config.accept or (), every, description.held_out)
     if config.best and (score := ranking(config.best)[0]) not in every:
         hint = nearest(score, every, f"there are {', '.join(every)}")

@@ -34,6 +34,11 @@ class Scorer:
     examples: int = 0
     own: ClassVar[bool] = False
 
+    @property
+    def adds(self) -> tuple[str, ...]:
+        """What the names of the numbers begin with that it adds to the score of the round."""
+        return (self.prefix,) if self.prefix else ()
+
     def part(self, run: Partitions, number: int, partition: int, place: int, scorers: int) -> AnyExamples:
         """What a partition of a run scores under the split of this number, at its `place` among so many."""
         there, of = (run, partition) if self.data is None else (self.data, 0)
@@ -61,6 +66,7 @@ class OwnExamples(Scorer):
 
     prefix: str = "own_"
     own: ClassVar[bool] = True
+    adds = ("worst_", "spread_")
 
     def part(self, run: Partitions, number: int, partition: int, place: int, scorers: int) -> AnyExamples:
         return run.own_part(partition, number)
