@@ -221,7 +221,7 @@ def _validation(
     validation, own, both = described_with(description, validation, called, gather)
     gather(partial(check_fit, objective, validation, both), range(1))
     told = replace(description, validation=own.digest, validated=own.held_out)
-    return Scorer("validation_", validation, own.held_out), told
+    return Scorer("validation_", replace(validation, cohort=config.drawn), own.held_out), told
 
 
 def _check_stops(config: TrainConfig, description: Description, every: list[str]) -> None:

@@ -131,9 +131,9 @@ class Partitions:
 
         A partition that cannot be read has none of its own.
         """
-        if self.source.partitioned:
-            return self._held_out_part(partition, place, scorers)
-        return _known_part(self, 0, place, scorers)
+        if self.cohort and not self.source.partitioned:
+            return _known_part(self, 0, place, scorers)
+        return self._held_out_part(partition, place, scorers)
 
     def _held_out_part(self, partition: int, place: int, scorers: int) -> AnyExamples:
         there = self.readable(partition)

@@ -69,16 +69,25 @@ def score_again(work: Work, after: Outcome, gather: CallEach, store: RoundStore 
         work = replace(work, scorers=tuple(scorer for scorer in work.scorers if not scorer.own))
         members = work.cohort(1) or range(work.partitions.split.partitions)
         answered = members = members[:1] if work.partitions.held_out_together else members
-    tallies = gather(functools.partial(_score_again, work, after.state, members, own), answered)
+    tallies = gather(functools.partial(_score_again, work, after.state, members, own, store is not None), answered)
     return judge_round(work, round, [tally for each in tallies for tally in each])[0]
 
 
 def _score_again(
-    work: Work, state: State, members: Sequence[int], own: Mapping[int, Vectors] | None, partition: int
+    work: Work,
+    state: State,
+    members: Sequence[int],
+    own: Mapping[int, Vectors] | None,
+    keep: bool,
+    partition: int,
 ) -> list[Tally]:
-    """The tallies of one of the partitions that score; `own` are the parameters of those with own networks."""
-    place, number = members.index(partition), work.split(state.round)
-    parts = _known_parts(work.scorers, work.partitions, number, partition, place, len(members))
+    """The tallies of one of the partitions that score; `own` are the parameters of those with own networks.
+
+    If other rounds may be scored next, what it scores is kept.
+    """
+    of = _known_parts if keep else parts_of
+    number, place = work.split(state.round), members.index(partition)
+    parts = of(work.scorers, work.partitions, number, partition, place, len(members))
     return score_block(work, state, {partition: parts}, None if own is None else own.__getitem__)
 
 
