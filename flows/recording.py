@@ -29,7 +29,8 @@ from roundweave.tasks.data.description import CallEach, gather_here
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.numerics.fingerprints import versions
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.committing import score_initial
+from roundweave.tasks.rounds.persistence.committing import score_again
+from roundweave.tasks.rounds.steps import Outcome
 
 LARGE = 10**9
 """From so many bytes on, what a run will need is said."""
@@ -74,7 +75,7 @@ def create_run(
         **attributes,
     }
     schema = schema_of(work, initial.memory, processes)
-    scored = score_initial(work, initial, gather) if description.held_out else None
+    scored = score_again(work, Outcome(initial), gather) if description.held_out else None
     how = (config.fsync, carried, scored, description.columns.content())
     RoundStore.create(address, schema, config.rounds, recorded, initial, *how)
 

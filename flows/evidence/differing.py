@@ -14,9 +14,10 @@ from roundweave.storage.errors import RoundMissing, StoreDamaged, StoreError
 from roundweave.storage.places.base import Where
 from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.runs.run import StoredRun, open_stored
-from roundweave.storage.values.digests import differing, differing_tensor, match_tensors
+from roundweave.storage.values.digests import differing, match_tensors
+from roundweave.storage.values.tensors import differences as tensor_differences
 from roundweave.storage.values.tensors import dtype_name
-from roundweave.tasks.rounds.evidence.results import difference_as_json, largest_difference
+from roundweave.tasks.rounds.evidence.results import difference_as_json
 
 
 @dataclass(frozen=True)
@@ -170,13 +171,10 @@ def _in_tensors(
         one, other = read(first), read(second)
     except StoreError as error:
         return RunDifference(what, detail=f"its numbers cannot be read: {error}")
-    name = differing_tensor(one, other)
-    if name is None:
-        return RunDifference(what, detail="the records differ, the tensors that can be read do not")
-    kinds = [_described(tensors.get(name)) for tensors in (one, other)]
-    if kinds[0] != kinds[1]:
-        return RunDifference(what, name, detail=" or ".join(kinds))
-    return RunDifference(what, name, largest_difference(one[name], other[name]))
+    for name, largest in tensor_differences(one, other):
+        kinds = [_described(tensors.get(name)) for tensors in (one, other)]
+        return RunDifference(what, name, largest, detail=" or ".join(kinds) if largest is None else "")
+    return RunDifference(what, detail="the records differ, the tensors that can be read do not")
 
 
 def _described(tensor: torch.Tensor | None) -> str:

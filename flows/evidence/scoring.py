@@ -26,13 +26,13 @@ from roundweave.storage.runs.round import StoredRound
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import forget_examples
-from roundweave.tasks.data.scored import described_with
 from roundweave.tasks.networks.scores import SCORES
 from roundweave.tasks.networks.trying.fit import check_fit
-from roundweave.tasks.rounds.evidence.recombining import score_again
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.committing import score_initial
+from roundweave.tasks.rounds.persistence.committing import score_again
 from roundweave.tasks.rounds.persistence.recomputing import recomputed, recomputing
+from roundweave.tasks.rounds.scorers import described_with
+from roundweave.tasks.rounds.steps import Outcome
 
 
 class ScoreConfig(OfRun):
@@ -107,8 +107,7 @@ def _on_held_out(config: ScoreConfig, run: StoredRun, round: StoredRound) -> tup
             raise UsageError(f"{run.name} holds no examples out; give --data to score it on")
         store = recomputing(work, RoundStore(full_address(run.address)))
         _check_network(run, work, round)
-        after = recomputed(work, store, round.number)
-        return score_again(work, store, round.commit, after, executor.gather), description
+        return score_again(work, recomputed(work, store, round.number), executor.gather, store), description
 
 
 def _on_other(config: ScoreConfig, run: StoredRun, round: StoredRound) -> tuple[Score | None, Description]:
@@ -131,7 +130,7 @@ def _on_other(config: ScoreConfig, run: StoredRun, round: StoredRound) -> tuple[
         compute = training.compute.bound(objective, partitions)
         work = Work(objective, training.algorithm.build(), partitions, training.seed, compute)
         _check_network(run, work, round)
-        return score_initial(work, round.state, executor.gather), found
+        return score_again(work, Outcome(round.state), executor.gather), found
 
 
 def _check_network(run: StoredRun, work: Work, round: StoredRound) -> None:

@@ -109,7 +109,7 @@ def subject(config: Architecture, blocks: int = 1, tensors: Tensors | None = Non
     else:
         known = describe(planned, gather_here)
         partitions, objective, description = known.partitions, known.objective, known.description
-    return Subject(objective, partitions.load(0, 0).train.first(BATCH).inputs, partitions, description)
+    return Subject(objective, partitions.load(0, 0).first(BATCH).inputs, partitions, description)
 
 
 def _described(partitions: Partitions) -> tuple[Partitions, Description]:
@@ -169,7 +169,7 @@ def _tensors(inputs: Inputs) -> list[torch.Tensor]:
     return [*given, *named.values()]
 
 
-def analysed(found: Subject, network: nn.Module, alike: Callable[[str], bool] | None = None) -> UnitGroups:
+def analysed(found: Subject, network: nn.Module, alike: Callable[[str], bool] = lambda name: False) -> UnitGroups:
     """The units of the network, of whose parameters no values are read; raises `ModelError`; see `find_units`."""
     with _clearer(found):
         return find_units(network, found.inputs, alike)

@@ -18,13 +18,13 @@ from roundweave.tasks.compute.compute import Fitting
 from roundweave.tasks.data.description import CallEach, Description, check_numbered, combine, gather_here
 from roundweave.tasks.data.meaning import NO_NAMES, agree
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.scored import described_with
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.objective import LAYOUTS, ModelSpec, Objective
 from roundweave.tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
 from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.scorers import OwnExamples, Scorer, described_with
 from roundweave.tasks.rounds.scoring import gathering
 
 
@@ -47,10 +47,8 @@ class Described:
     @property
     def scores(self) -> list[str]:
         """The names of all numbers that a scored round has."""
-        names, config = list(self.objective.judges), self.plan.config
-        kinds = ["worst", "spread"] if config.score_partitions else []
-        kinds += ["validation"] if config.validation is not None else []
-        return [*names, *(f"{kind}_{name}" for kind in kinds for name in names)]
+        prefixes = ["", *(prefix for scorer in self.work.scorers for prefix in scorer.adds)]
+        return [f"{prefix}{name}" for prefix in prefixes for name in self.objective.judges]
 
     @property
     def partitions(self) -> Partitions:
@@ -89,18 +87,21 @@ def describe(plan: Plan, gather: CallEach) -> Described:
     wanted = objective_for(config, description)
     ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
     LAYOUTS[objective.model] = layout
+    scorers = plan.scorers
     if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
         if start and plan.new:
             start.check(objective)
         if plan.new and description.held_out:
             check_stays(config, objective)
         if config.validation is not None:
-            partitions, description = _with_validation(config, objective, partitions, description, gather)
+            scorer, description = _validation(plan, objective, description, gather)
+            scorers = (*scorers, scorer)
+        scorers = (*scorers, OwnExamples()) if config.score_partitions else scorers
     compute = config.compute.bound(objective, partitions)
     algorithm = replace(algorithm, map=compute.wrapped(algorithm.map))
     decided = (algorithm, partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
-    work = Work(objective, *decided, code=config.code, before=before, topology=plan.topology)
+    work = Work(objective, *decided, code=config.code, before=before, topology=plan.topology, scorers=scorers)
     described = Described(plan, description, work)
     for check in (_check_scores, *plan.checks) if not description.columns.refusals else ():
         check(described)
@@ -140,10 +141,11 @@ def check_stays(config: TrainConfig, objective: Objective) -> None:
         raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
 
 
-def _with_validation(
-    config: TrainConfig, objective: Objective, partitions: Partitions, description: Description, gather: CallEach
-) -> tuple[Partitions, Description]:
-    """The partitions and their description with the validation data, on which the network is tried."""
+def _validation(
+    plan: Plan, objective: Objective, description: Description, gather: CallEach
+) -> tuple[Scorer, Description]:
+    """The scorer of the validation data, on which the network is tried, and the description with them."""
+    config = plan.config
     assert config.validation is not None
     if not description.held_out:
         raise UsageError("validation is scored beside examples that are held out; give held_out, or leave it out")
@@ -153,9 +155,8 @@ def _with_validation(
     called = ("the data", "validation").__getitem__
     validation, own, both = described_with(description, validation, called, gather)
     gather(partial(check_fit, objective, validation, both), range(1))
-    # Each partition scores a part of them, also where their labels are numbered as in training.
-    partitions = replace(partitions, validation=replace(validation, shared=True), validated=own.held_out)
-    return partitions, replace(description, validation=own.digest, validated=own.held_out)
+    told = replace(description, validation=own.digest, validated=own.held_out)
+    return Scorer("validation_", replace(validation, cohort=plan.partitions.cohort), own.held_out), told
 
 
 def _check_scores(described: Described) -> None:

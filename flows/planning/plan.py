@@ -26,9 +26,10 @@ from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
-from roundweave.tasks.data.splits.split import Sampler
+from roundweave.tasks.data.splits.split import Asked, Cohort, Sampler
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
+from roundweave.tasks.rounds.scorers import Scorer
 
 Check = Callable[[Any], None]
 """Raises an error for what is `Described` and may not be trained."""
@@ -44,7 +45,7 @@ class Plan:
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
     that in which updates arrive at a server, None if workers decide. `sampler` draws
-    who takes part in a round, None for all; `plugins` are those that take part. The
+    who takes part in a round, None for all; `scorers` score each round; `plugins` are those that take part. The
     examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
@@ -64,6 +65,7 @@ class Plan:
     order: Order | None
     sampler: Sampler | None
     plugins: tuple[Any, ...] = ()
+    scorers: tuple[Scorer, ...] = (Scorer(),)
     checks: tuple[Check, ...] = ()
     stops: tuple[Stop, ...] = ()
     needs_scores: tuple[str, ...] = ()
@@ -163,7 +165,7 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None) -> Plan:
     replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
     config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
-    partitions = replace(deal(config, config.dtype, begun), seed=config.seed)
+    partitions = deal(config, config.dtype, begun)
     planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm), None)
     if config.drawn:
         planned = planned.fill("cohort", sampler=config.drawn)
@@ -173,7 +175,13 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None) -> Plan:
 def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
     for plugin in plugins:
         planned = plugin.plan(planned)
-    partitions = replace(planned.partitions, cohort=planned.sampler)
+    sampler = planned.sampler  # one of the user's is asked here alone
+    own = sampler is not None and not isinstance(sampler, Cohort)
+    if own and planned.algorithm.when.asynchronous:
+        option = planned.filled["sampler"]
+        raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
+    cohort = Asked(sampler.size, {}, sampler.by_size) if sampler and own else sampler
+    partitions = replace(planned.partitions, cohort=cohort)
     return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)
 
 

@@ -31,12 +31,13 @@ from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import specs_bytes
 from roundweave.tasks.compute.mapper import EXAMPLES
 from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.splits.split import Asked, Sampler
 from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.sizes import MOST_BYTES
 from roundweave.tasks.networks.start import Fork
 from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator
 from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
-from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, window_size
+from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, sizes_to_draw, window_size
 
 COMPARED = 100
 """Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
@@ -59,6 +60,7 @@ class Prepared:
     done: int
     wanted: int | None
     syncing: Syncing
+    sampler: Sampler | None = None
 
     def window(self, seconds: float | None) -> int:
         """The number of rounds to run at once if the last one took so many seconds; see `window_size`."""
@@ -70,16 +72,20 @@ class Prepared:
     @property
     def asks_each(self) -> bool:
         """Whether it is known only when a round begins whom the round asks, by the rounds before."""
-        sampler = self.job.work.partitions.cohort
-        return sampler is not None and sampler.sees
+        return self.sampler is not None and self.sampler.sees
 
-    def job_of(self, round: int) -> Job:
-        """The job with those whom a round asks."""
-        if not self.asks_each:
+    def job_of(self, first: int, last: int) -> Job:
+        """The job of these rounds, with those whom each asks if a sampler of the user's says that."""
+        work, sampler = self.job.work, self.sampler
+        partitions = work.partitions
+        if sampler is None or not isinstance(partitions.cohort, Asked):
             return self.job
-        work = self.job.work
-        before = [self.store.log.read(number) for number in range(round)]
-        partitions = work.partitions.asking(work.before + round, before)
+        before = [self.store.log.read(number) for number in range(first)] if sampler.sees else None
+        asked = dict[int, tuple[int, ...]]()
+        for round in range(work.before + first, work.before + last + 1):
+            sizes = sizes_to_draw(partitions, partitions.split.number(round))
+            asked[round] = tuple(sorted(sampler.draw(work.seed, round, sizes, None, before)))
+        partitions = replace(partitions, cohort=replace(partitions.cohort, rounds=asked))
         return replace(self.job, work=replace(work, partitions=partitions))
 
     def let_go(self, newest: Commit) -> None:
@@ -125,7 +131,7 @@ def prepared(
     for machine in present:
         check_sources(here, machine.sources, machine.where)
     common, own = common_fingerprints(present, config.mixed_hardware)
-    work = replace(work, fingerprint=common, fingerprints=own, sources=here, codes=codes)
+    work = replace(work, fingerprint=common, fingerprints=own, sources=here, all_code=codes)
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
@@ -154,7 +160,7 @@ def prepared(
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
         job = Job(work, attempt, plan.order, shard=store.schema.shard)
         with synced(store, store.log.read(done)) as syncing:
-            run = Prepared(job, store, done, config.window, syncing)
+            run = Prepared(job, store, done, config.window, syncing, plan.sampler)
             if done:
                 run.let_go(syncing.written)
             try:

@@ -34,7 +34,8 @@ def run_rounds(
     """
     while True:
         rounds = 1 if hooks.may_end or run.asks_each else run.window(seconds)
-        for commit in executor.run(run.job_of(first), first, min(first + rounds - 1, last)):
+        until = min(first + rounds - 1, last)
+        for commit in executor.run(run.job_of(first, until), first, until):
             notify_commit(commit, run.job.attempt.rounds)
             hooks.committed(commit, run.job.attempt.rounds)
         run.compare(first, commit)

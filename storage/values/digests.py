@@ -70,12 +70,6 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]
     return (name for name in {**one, **other} if one.get(name) != other.get(name))
 
 
-def differing_tensor(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str | None:
-    """The first name whose tensors, of any shapes, differ or that only one side has; None where all are equal."""
-    sides = ({name: tensor_digest(name, tensor) for name, tensor in side.items()} for side in (one, other))
-    return next(differing(*sides), None)
-
-
 def state_digest(digests: Mapping[str, str], round: int) -> str:
     """The digest of a state, from the digests of its tensors (see `tensor_digests`) and its round number."""
     return json_digest([round, sorted(digests.items())])

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -63,6 +63,28 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     # Integers of the same size are compared four times as fast as bytes.
     kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(one.element_size(), torch.uint8)
     return torch.equal(first.view(kind), second.view(kind))
+
+
+def differences(
+    some: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, float | None]]:
+    """The tensors by name, (*shape) each, that have other bits in one mapping, and how far they are apart.
+
+    That is the largest absolute difference of two numbers at one place: 0 if only the bits differ, inf if only one
+    of the two is finite, None if there is nothing to subtract, as a tensor is lacking, or has another type or
+    shape. Names of the first mapping come first.
+    """
+    for name in {**some, **others}:
+        one, other = some.get(name), others.get(name)
+        if one is None or other is None or (one.dtype, one.shape) != (other.dtype, other.shape):
+            yield name, None
+        elif not same_bits(one, other):
+            left, right = (
+                each.to(torch.complex128 if each.is_complex() else torch.float64) for each in (one, other)
+            )
+            same = (left == right) | (left.isnan() & right.isnan())
+            apart = (left - right).abs().masked_fill(same, 0.0)
+            yield name, apart.nan_to_num(nan=math.inf, posinf=math.inf).max().item()
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import torch
 
+from roundweave.storage.errors import DataError
 from roundweave.storage.runs.figures import legend_aside, plot_axes
 from roundweave.tasks.data.description import check_numbered
-from roundweave.tasks.data.examples import are_scalar_labels
+from roundweave.tasks.data.examples import are_scalar_labels, single
 from roundweave.tasks.data.partitions import Partitions
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
         >>> counts = rw.label_counts(rw.Partitions(rw.find_source("digits"), rw.Split(4, "shards:2")))
     """
     sizes = partitions.sizes(number)
-    targets = [] if partitions.known_targets() is None else partitions.train_targets(number)
+    targets = [] if partitions.known_targets() is None else train_targets(partitions, number)
     counts = pd.DataFrame(index=pd.RangeIndex(len(sizes), name="partition"))
     if targets and all(map(are_scalar_labels, targets)):
         classes = 1 + max(int(part.max()) for part in targets)
@@ -62,6 +63,18 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
         counts = counts.rename(columns={} if "size" in names else dict(enumerate(names)))
     counts.columns.name = "label"
     return counts.assign(size=sizes)
+
+
+def train_targets(partitions: Partitions, number: int) -> list[torch.Tensor]:
+    """The targets (examples, *) that each partition trains on under a split; raises `DataError` if not known."""
+    every = range(partitions.split.partitions)
+    if partitions.source.partitioned:
+        loaded = (partitions.load(number, partition) for partition in every)
+        return [single(part.first(len(part)).targets, "a table of labels") for part in loaded]
+    if (targets := partitions.known_targets()) is None:
+        source = partitions.source
+        raise DataError(f"{source} shows its labels only as it is read; give the data set all of them as targets")
+    return [targets[torch.from_numpy(partitions.train_rows(partition, number)[0])] for partition in every]
 
 
 def draw_counts(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:

@@ -176,19 +176,16 @@ class LoadedExamples:
 AnyExamples = Examples | LoadedExamples
 """Examples of a partition, in memory or read where they are used."""
 
+Scored = tuple[AnyExamples, ...]
+"""The examples that a partition scores for each scorer of a run, in the order of these."""
+
 
 @dataclass(frozen=True)
 class Partition:
-    """One partition's examples: those to train on, and the held-out ones with which it scores the network.
-
-    `own` are held-out examples for a score of the partition itself, if it is to have one, and `validation` is the
-    part of other data, the same in all rounds, with which it scores the network too.
-    """
+    """One partition's examples: those to train on, and those that it scores for each scorer of the run."""
 
     train: AnyExamples
-    held_out: AnyExamples
-    own: AnyExamples | None = None
-    validation: AnyExamples | None = None
+    scored: Scored = ()
 
 
 SCORED_BYTES = 1 << 21

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
 from roundweave.tasks.data.description import CallEach, Description, check_distinct, put_alike
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
-from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, Partition, forget_loaders, score_batch
+from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders, score_batch
 from roundweave.tasks.data.reading import (
     CurrentPartition,
     Loading,
@@ -28,7 +29,7 @@ from roundweave.tasks.data.reading import (
 from roundweave.tasks.data.sources.own import READ_AGAIN
 from roundweave.tasks.data.sources.table import Each, Source
 from roundweave.tasks.data.splits.deals import Pool, Rows
-from roundweave.tasks.data.splits.split import Asked, Cohort, Sampler, Split, held_out_rows, hold_out
+from roundweave.tasks.data.splits.split import Sampler, Split, held_out_rows, hold_out
 from roundweave.tasks.numerics.pinning import derive_seed
 
 
@@ -48,10 +49,7 @@ class Partitions:
         cohort: How many partitions take part in a round, or compute at one time; None: all.
         own_held_out: The share of its examples that each partition holds out for a score of its own.
         options: Options of partitions' own, by the partition's name or number, which `partition()` gives.
-        seed: Draws the cohorts.
         sites: The site of each partition, where its examples stay; empty if they may be anywhere.
-        validation: Other data, of one partition, all of whose examples each round scores; None if there are none.
-        validated: How many examples these are.
         counts: How many examples each partition trains on, if that decides a cohort and each is loaded on its own.
 
     Example:
@@ -69,10 +67,7 @@ class Partitions:
     cohort: Sampler | None = None
     own_held_out: float = 0.0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    seed: int = 0
     sites: tuple[str, ...] = ()
-    validation: Partitions | None = None
-    validated: int = 0
     counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -90,49 +85,21 @@ class Partitions:
         """How many partitions take part in a round at most, or compute at one time for a parameter server."""
         return self.split.partitions if self.cohort is None else self.cohort.size
 
-    def cohort_of(self, round: int) -> tuple[int, ...] | None:
-        """The partitions that take part in a round, ascending; None: all may."""
-        drawn = self.cohort is not None and not (self.cohort.present or self.cohort.sees)
-        return _known_cohort(self, round) if drawn else None
+    def load(self, number: int, partition: int) -> AnyExamples:
+        """The examples that a partition trains on under the split of this number.
 
-    def cohort_from(self, round: int, present: Sequence[int]) -> tuple[int, ...]:
-        """The partitions that a round asks, of those that are `present`."""
-        assert self.cohort is not None
-        return self.cohort.draw(self.seed, round, _known_sizes(self, self.split.number(round)), present)
-
-    def asking(self, round: int, before: Sequence[Any]) -> Partitions:
-        """These partitions, of which a round asks those that a sampler chooses which sees the commits before."""
-        assert self.cohort is not None
-        drawn = self.cohort.draw(self.seed, round, _known_sizes(self, self.split.number(round)), None, before)
-        return replace(self, cohort=Asked(self.cohort.size, {round: tuple(sorted(drawn))}))
-
-    def next_of(self, pushes: int, busy: Collection[int]) -> int:
-        """The partition of a parameter server's cohort that computes next; see `Cohort.draw_next`."""
-        assert isinstance(self.cohort, Cohort)
-        return self.cohort.draw_next(self.seed, pushes, _known_sizes(self, 0), busy)
-
-    def load(self, number: int, partition: int, place: int | None = None, scorers: int | None = None) -> Partition:
-        """Load a partition under the split of this number; raises `DataError` if the examples have changed.
-
-        Of held-out examples that belong to no partition it scores the part at its `place` among so many `scorers`;
-        by default all partitions are scorers.
+        Maps of one that could not be read when the run began fail with the reason. Raises `DataError` if that can
+        be read now, or if the examples have changed.
         """
-        place, scorers = (partition, self.split.partitions) if place is None else (place, scorers or 1)
-        if self._unreadable(partition):
-            return self._refused(partition, place, scorers)
-        if self.digests:
-            self._check_unchanged(partition, self.digests[partition if self.source.partitioned else 0])
-        train, own = self._train_rows(partition, number)
-        known = self.cohort and not self.source.partitioned
-        held_out = _known_part(self, place, scorers) if known else self.held_out_part(partition, place, scorers)
-        validation = self.validation_part(place, scorers)
-        loaded = Partition(self._part(partition, train, False), held_out, validation=validation)
-        if not self.own_held_out:
-            return loaded
-        if self._brings_own(partition):
-            return replace(loaded, own=held_out)
-        prepared = replace(self, loading=replace(self.loading, transform=self.loading.held_out_transform))
-        return replace(loaded, own=prepared._part(partition, own, False))
+        if not self._unreadable(partition):
+            self._check_unchanged(partition)
+            return self._part(partition, self.train_rows(partition, number)[0], False)
+        if not (reason := self.described(partition).unreadable):
+            raise DataError(
+                f"partition {partition} of {self.source} could not be read when the run began; restore that"
+            )
+        unread = replace(self._reading(partition, held_out=False), unreadable=reason)
+        return LoadedExamples(unread, np.arange(1))
 
     def _unreadable(self, partition: int) -> bool:
         """Whether a partition could not be read when the run began."""
@@ -140,28 +107,13 @@ class Partitions:
 
     def readable(self, partition: int) -> int:
         """The partition itself, or the first that could be read if this one could not."""
-        every: list[int] = [partition, *range(self.split.partitions)]
+        every = itertools.chain([partition], range(self.split.partitions))
         return next(each for each in every if not self._unreadable(each))
 
-    def _refused(self, partition: int, place: int, scorers: int) -> Partition:
-        """What stands for a partition that could not be read: its maps fail with the reason.
-
-        Held-out examples that all partitions have are scored all the same. Raises `DataError` if it can be read.
-        """
-        reason, other = self.described(partition).unreadable, self.readable(partition)
-        if not reason:
-            raise DataError(
-                f"partition {partition} of {self.source} could not be read when the run began; restore that"
-            )
-        nothing = self._part(other, np.arange(0), True)
-        held_out = self.held_out_part(other, place, scorers) if self.shared else nothing
-        unread = replace(self._reading(partition, held_out=False), unreadable=reason)
-        validation = self.validation_part(place, scorers)
-        return Partition(LoadedExamples(unread, np.arange(1)), held_out, validation=validation)
-
-    def _check_unchanged(self, partition: int, digest: str) -> None:
-        """Raise `DataError` unless a partition's examples have this digest."""
-        if self._dataset(partition).digest == digest:
+    def _check_unchanged(self, partition: int) -> None:
+        """Raise `DataError` unless a partition's examples have the digest that is known of them, if one is."""
+        digest = self.digests and self.digests[partition if self.source.partitioned else 0]
+        if not digest or self._dataset(partition).digest == digest:
             return
         forget_examples()  # a worker may still have what it read for an earlier run
         if self._dataset(partition).digest != digest:
@@ -169,21 +121,42 @@ class Partitions:
             other = differing_files(mine, self._files(partition)) or f"the examples of {self.source} have changed"
             raise DataError(f"{other} since the run began; restore them")
 
+    @property
+    def held_out_together(self) -> bool:
+        """Whether all partitions have the same held-out examples, of which each scores a part."""
+        return not self.source.partitioned or self.shared
+
     def held_out_part(self, partition: int, place: int, scorers: int) -> AnyExamples:
-        """The held-out examples that a partition scores, at its `place` among so many `scorers`."""
-        held = self._rows(partition, 0)[1]
-        if not self.source.partitioned or self.shared:
-            held = held_out_rows(held, place, scorers, score_batch(self._part(partition, held[:1], True)))
-        return self._part(partition, held, True)
+        """The held-out examples that a partition scores, at its `place` among so many `scorers`.
 
-    def validation_part(self, place: int, scorers: int) -> AnyExamples | None:
-        """The part of the validation data that is scored at a `place` among so many `scorers`."""
-        if self.validation is None:
-            return None
-        self.validation._check_unchanged(0, self.validation.digests[0])
-        return _known_part(self.validation, place, scorers)
+        A partition that cannot be read has none of its own.
+        """
+        if self.cohort and not self.source.partitioned:
+            return _known_part(self, 0, place, scorers)
+        return self._held_out_part(partition, place, scorers)
 
-    def _train_rows(self, partition: int, number: int) -> tuple[Rows, Rows]:
+    def _held_out_part(self, partition: int, place: int, scorers: int) -> AnyExamples:
+        there = self.readable(partition)
+        self._check_unchanged(there)
+        held = self._rows(there, 0)[1]
+        if self.held_out_together:
+            held = held_out_rows(held, place, scorers, score_batch(self._part(there, held[:1], True)))
+        return self._part(there, held if self.held_out_together or there == partition else held[:0], True)
+
+    def own_part(self, partition: int, number: int) -> AnyExamples:
+        """The examples by which a partition is scored itself: those that it brings, or holds out under a split.
+
+        A partition that cannot be read has none.
+        """
+        there = self.readable(partition)
+        if self._brings_own(there):
+            return self.held_out_part(partition, 0, 1)
+        self._check_unchanged(there)
+        own = self.train_rows(there, number)[1]
+        prepared = replace(self, loading=replace(self.loading, transform=self.loading.held_out_transform))
+        return prepared._part(there, own if there == partition else own[:0], False)
+
+    def train_rows(self, partition: int, number: int) -> tuple[Rows, Rows]:
         """The rows that a partition trains on under a split, and those that it holds out for its own score."""
         rows = self.rows(partition, number)
         if not self.own_held_out or self._brings_own(partition):
@@ -230,20 +203,7 @@ class Partitions:
     def size(self, partition: int, number: int = 0) -> int:
         """How many examples one partition trains on under a split, counted where its examples lie."""
         apart = self.source.partitioned
-        return len(self.load(number, partition).train if apart else self._train_rows(partition, number)[0])
-
-    def train_targets(self, number: int) -> list[torch.Tensor]:
-        """The targets (examples, *) that each partition trains on under a split."""
-        if self.source.partitioned:
-            loaded = (self.load(number, partition).train for partition in range(self.split.partitions))
-            return [single(part.first(len(part)).targets, "a table of labels") for part in loaded]
-        targets = self.known_targets()
-        if targets is None:
-            raise DataError(
-                f"{self.source} shows its labels only as it is read; give the data set all of them as targets"
-            )
-        dealt = (self._train_rows(partition, number)[0] for partition in range(self.split.partitions))
-        return [targets[torch.from_numpy(rows)] for rows in dealt]
+        return len(self.load(number, partition) if apart else self.train_rows(partition, number)[0])
 
     def check_in_memory(self, what: str, partition: int) -> None:
         """Raise `DataError` unless a partition's examples are held in memory, one tensor each, as `what` needs."""
@@ -412,33 +372,16 @@ def _known_options(partitions: Partitions) -> tuple[Sequence[str], Mapping[int, 
 @functools.lru_cache(maxsize=2)
 def _known_own(partitions: Partitions) -> Rows:
     """The rows that all partitions together hold out for scores of their own, under the first split."""
-    return np.concatenate([partitions._train_rows(each, 0)[1] for each in range(partitions.split.partitions)])
+    return np.concatenate([partitions.train_rows(each, 0)[1] for each in range(partitions.split.partitions)])
 
 
-@functools.lru_cache(maxsize=4)
-def _known_cohort(partitions: Partitions, round: int) -> tuple[int, ...]:
-    """What `Partitions.cohort_of` returns, drawn once for a round, which asks several times."""
-    cohort, split = partitions.cohort, partitions.split
-    assert cohort is not None
-    return cohort.draw(partitions.seed, round, _known_sizes(partitions, split.number(round)))
-
-
-@functools.lru_cache(maxsize=2)
-def _known_sizes(partitions: Partitions, number: int) -> Sequence[int]:
-    """How many examples each partition has under a split; any numbers, if the cohort is not drawn by size."""
-    by_size = partitions.cohort is not None and partitions.cohort.by_size
-    return partitions.sizes(number) if by_size else range(partitions.split.partitions)
-
-
-@functools.lru_cache(maxsize=1024)
-def _known_part(partitions: Partitions, place: int, scorers: int) -> AnyExamples:
-    """What `held_out_part` gives of a whole data set, kept for rounds in which another partition has the place."""
-    return partitions.held_out_part(0, place, scorers)
+_known_part = functools.lru_cache(maxsize=1024)(Partitions._held_out_part)
+"""What `held_out_part` gives of a whole data set, kept for rounds in which another partition has the place."""
 
 
 def forget_examples() -> None:
     """Clear the caches of examples of this process and its loaders; the examples may have changed on disk."""
-    for known in (_known_rows, _known_options, _known_own, _known_cohort, _known_sizes, _known_part):
+    for known in (_known_rows, _known_options, _known_own, _known_part):
         known.cache_clear()
     forget_opened()
     forget_loaders()

@@ -97,7 +97,7 @@ class DeadlineRounds:
             return None
         while len(there := self.pool.there()) < job.work.quorum:
             usable_workers(self.pool.client)
-        return job.work.cohort_from(round, there)
+        return job.work.cohort(round, tuple(there))
 
     def _answered(self, job: Job, round: int, answers: Mapping[int, Future[Any]]) -> list[int]:
         """The blocks that answer in time. Raises `LostWork` if one cannot be computed, or too few are there."""

@@ -18,18 +18,18 @@ from roundweave.tasks.matching.tracing.trace import Trace, trace
 from roundweave.tasks.matching.unofficial import tensors_in
 
 
-def find_units(model: nn.Module, inputs: Inputs, alike: Callable[[str], bool] | None = None) -> UnitGroups:
+def find_units(model: nn.Module, inputs: Inputs, alike: Callable[[str], bool] = lambda name: True) -> UnitGroups:
     """Find a module's unit groups with example inputs (examples, …); the module itself is not changed.
 
     An operation without a rule pins all units that it touches, and a tensor that the call does not reach those
-    that it could read, unless `alike` says of its name that no order matters to it. Raises `ModelError` if the
-    module cannot be exported.
+    that it could read, unless that is `alike` in all networks, so that no order matters to it. Raises `ModelError`
+    if the module cannot be exported.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if not shapes:
         raise ModelError(f"{type(model).__name__} has no parameters")
     traced = trace(model, inputs)
-    _pin_readable(traced, alike or (lambda name: False))
+    _pin_readable(traced, alike)
     together = settle(traced)
     blocks = {name: placed(axes, shapes[name]) for name, axes in traced.tensors.items()}
     every = [block for parts in blocks.values() for block in parts]

@@ -52,7 +52,7 @@ class Samples:
 
         They are drawn by the seed: the first ones of a partition may be all of one class.
         """
-        train = self.partitions.load(0, block).train
+        train = self.partitions.load(0, block)
         count = min(len(train), max(1, self.examples // len(self.blocks)))
         (drawn,) = train.batches(count, 1, self.partitions.split.seed)
         return drawn
@@ -70,7 +70,7 @@ class Samples:
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[Inputs]:
         """The inputs (examples, …) of so many batches of all training examples, the blocks in turn."""
-        parts = [(self.partitions.load(0, block).train, derive_seed(seed, block)) for block in self.blocks]
+        parts = [(self.partitions.load(0, block), derive_seed(seed, block)) for block in self.blocks]
         each = [train.batches(size, steps, own) for train, own in parts]
         return (next(each[step % len(each)]).inputs for step in range(steps))
 
@@ -222,7 +222,8 @@ def score_blend(gallery: Gallery, blends: Sequence[Blend], number: int) -> Score
         network, objective = blended(gallery, blends[number]), gallery.objective
         if blends[number].how == "ensemble" and gallery.ensemble_loss:
             objective = replace(objective, loss=gallery.ensemble_loss)
-        held_out = (gallery.partitions.load(0, block).held_out for block in gallery.blocks)
+        blocks = gallery.blocks
+        held_out = (gallery.partitions.held_out_part(block, block, len(blocks)) for block in blocks)
         with failing_as(lambda error: ModelError(f"scoring failed with {located(error)}")):
             tallies = [each for part in held_out for each in tally(objective, network, part)]
             return score(objective, tallies, threads=1)

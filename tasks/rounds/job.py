@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.fingerprints import Fingerprint
 from roundweave.tasks.numerics.pinning import derive_seed
 from roundweave.tasks.own_code.code import Code, WithCode
+from roundweave.tasks.rounds.scorers import Scorer
 
 
 @dataclass(frozen=True)
@@ -146,10 +148,11 @@ class Work(WithCode):
     """All that decides the bits of a round, besides the state before it.
 
     A `fingerprint` of None accepts any machine, and no `sources` any version of Roundweave, and of what all of the
-    user's `codes` import. `fingerprints` are those of sites and of `STORE`, where these may be other machines.
-    `code` is the user's code in the algorithm, whose classes updates may have. `before` is the number of rounds of
-    an earlier run that this one goes on from: randomness, splits and schedules count them. `quorum` is how many
-    sound updates a round needs. `topology` says whose networks are averaged where each partition has its own.
+    user's functions, `all_code`, import. `fingerprints` are those of sites and of `STORE`, where these may be
+    other machines. `code` is that of the algorithm alone, whose classes updates may have. `before` is how many
+    rounds of an earlier run this one goes on from: randomness, splits and schedules count them. `quorum` is how
+    many sound updates a round needs. `topology` says whose networks are averaged where each partition has its own.
+    `scorers` say what rounds score, first what is held out.
     """
 
     objective: Objective
@@ -163,8 +166,9 @@ class Work(WithCode):
     code: tuple[Code, ...] = ()
     before: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)
-    codes: tuple[Code, ...] = ()
+    all_code: tuple[Code, ...] = ()
     topology: Topology | None = None
+    scorers: tuple[Scorer, ...] = (Scorer(),)
 
     @property
     def threads(self) -> int:
@@ -192,9 +196,12 @@ class Work(WithCode):
         """Whether a parameter server has a cohort, whose partitions give way to others."""
         return self.partitions.cohort is not None and self.algorithm.when.asynchronous
 
-    def cohort(self, round: int) -> tuple[int, ...] | None:
-        """The partitions that take part in a round, ascending; None: all. Of a server it is the first cohort."""
-        return self.partitions.cohort_of(self.before + (0 if self.rotating else round))
+    def cohort(self, round: int, present: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
+        """The partitions that a round asks, ascending, of those that are `present` if only these may; None: all.
+
+        Of a server it is the first cohort.
+        """
+        return cohort_of(self.partitions, self.seed, self.before + (0 if self.rotating else round), present)
 
     def knows_cohort(self, round: int) -> bool:
         """Whether it is known by now who takes part in a round."""
@@ -206,10 +213,6 @@ class Work(WithCode):
         """Whether a round asks a cohort of the partitions that are there when it begins."""
         return self.partitions.cohort is not None and self.partitions.cohort.present
 
-    def cohort_from(self, round: int, present: Sequence[int]) -> tuple[int, ...]:
-        """The partitions that a round asks; see `Partitions.cohort_from`."""
-        return self.partitions.cohort_from(self.before + round, present)
-
     def counted(self, state: State) -> State:
         """A state whose round counts the rounds of the earlier run, too, as the algorithm sees it."""
         return replace(state, round=self.before + state.round)
@@ -217,6 +220,26 @@ class Work(WithCode):
     def numbered(self, state: State) -> State:
         """A state from the algorithm, with its round counted from the beginning of this run."""
         return replace(state, round=state.round - self.before)
+
+
+@functools.lru_cache(maxsize=4)
+def cohort_of(
+    partitions: Partitions, seed: int, round: int, present: tuple[int, ...] | None = None
+) -> tuple[int, ...] | None:
+    """The partitions that a round asks, drawn once for a round, which asks several times; see `Work.cohort`."""
+    cohort = partitions.cohort
+    if isinstance(cohort, Asked):
+        return cohort.rounds.get(round)
+    if cohort is None or (cohort.present and present is None):
+        return None
+    return cohort.draw(seed, round, sizes_to_draw(partitions, partitions.split.number(round)), present)
+
+
+@functools.lru_cache(maxsize=2)
+def sizes_to_draw(partitions: Partitions, number: int) -> Sequence[int]:
+    """How many examples each partition has under a split; any numbers, if the cohort is not drawn by size."""
+    by_size = partitions.cohort is not None and partitions.cohort.by_size
+    return partitions.sizes(number) if by_size else range(partitions.split.partitions)
 
 
 AUTO_DEADLINE = "auto"

@@ -7,7 +7,6 @@ bits.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,17 +32,17 @@ class Tally(WithCode):
     `sums` has, for each score that is a mean (``loss`` is one), the sum and the number of its items, but for items
     that are not finite: `left_out` is how many examples have such an item. `metrics` has the states of
     torchmetrics' metrics. `gathered` are the outputs and targets, if some score is a function of those of all
-    examples. `partition` is None, unless they are a partition's own examples, for a score of its own. `validation`
-    says whether they are of the validation data. `code` is the user's that may define classes of outputs.
+    examples. `scorer` is the prefix of the scorer that they are for, and `partition` is the one that has them.
+    `code` is the user's that may define classes of outputs.
     """
 
     examples: int
     sums: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     metrics: Mapping[str, Kept] = field(default_factory=dict)
     gathered: tuple[Any, ...] = ()
-    partition: int | None = None
+    scorer: str = ""
+    partition: int = 0
     left_out: int = 0
-    validation: bool = False
     code: tuple[Code, ...] = ()
 
 
@@ -58,12 +57,12 @@ def tally(
     objective: Objective,
     network: torch.nn.Module,
     held_out: AnyExamples,
-    partition: int | None = None,
-    validation: bool = False,
+    scorer: str = "",
+    partition: int = 0,
 ) -> list[Tally]:
-    """The tally of each batch of held-out examples, in order; their inputs and targets are (examples, *).
+    """The tally of each batch of the examples of a scorer that a partition has, in order.
 
-    They are a `partition`'s own, or if that is None, those of all, or of the `validation` data.
+    Their inputs and targets are (examples, *).
     """
     if not len(held_out):  # as most have none where more partitions score than there are batches
         return []
@@ -75,7 +74,7 @@ def tally(
             there = part.on(lambda tensor: tensor.to(device))
             with objective.casting(device.type):
                 each = _tally(objective, network, there)
-                tallies.append(replace(each, partition=partition, validation=validation))
+                tallies.append(replace(each, scorer=scorer, partition=partition))
     return tallies
 
 
@@ -159,48 +158,6 @@ def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score
         return None
     examples, left_out = (sum(getattr(each, name) for each in tallies) for name in ("examples", "left_out"))
     return Score(known.pop("loss", math.nan), known, examples - left_out, left_out)
-
-
-WORST = 0.1
-"""The share of partitions whose scores are the worst ones: those with the highest losses."""
-
-
-def scores_of_partitions(
-    objective: Objective, tallies: Sequence[Tally], threads: int
-) -> tuple[dict[int, Mapping[str, float]], dict[str, float]]:
-    """The scores of partitions on their own examples, and how unequal they are.
-
-    That is of the loss and of each score: the mean over the worst tenth of the partitions, and the standard
-    deviation over all, by which Li et al. 2020 (q-FFL), section 4, measure fairness.
-    """
-    own: dict[int, list[Tally]] = {}
-    for each in tallies:
-        if each.partition is not None:
-            own.setdefault(each.partition, []).append(each)
-    scored = {partition: score(objective, of, threads) for partition, of in sorted(own.items())}
-    sound = {p: s for p, s in scored.items() if s is not None and math.isfinite(s.loss)}
-    ordered = sorted((s.numbers for s in sound.values()), key=lambda row: -row["loss"])
-    worst = ordered[: math.ceil(WORST * len(ordered))]
-    summary: dict[str, float] = {}
-    for name in dict.fromkeys(name for row in ordered for name in row):
-        values, worst_values = ([row[name] for row in of if name in row] for of in (ordered, worst))
-        summary |= {f"worst_{name}": statistics.fmean(worst_values)} if worst_values else {}
-        summary[f"spread_{name}"] = statistics.pstdev(values)
-    return {p: {f"own_{name}": value for name, value in s.row().items()} for p, s in sound.items()}, summary
-
-
-def validation_scores(
-    objective: Objective, tallies: Sequence[Tally], threads: int, examples: int
-) -> dict[str, float]:
-    """The loss and scores on the validation data, of so many examples, by names that begin with ``validation_``.
-
-    Empty unless all were scored: those of others do not compare.
-    """
-    validated = [each for each in tallies if each.validation]
-    scored = score(objective, validated, threads)
-    if scored is None or scored.left_out or scored.examples != examples:
-        return {}
-    return {f"validation_{name}": value for name, value in scored.numbers.items()}
 
 
 def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:

@@ -21,7 +21,7 @@ from roundweave.storage.values.state import Match, State, Update
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.reduces.tree import cover, fold, fold_updates
 from roundweave.tasks.compute.communicator import Communicator
-from roundweave.tasks.data.loading import BlockExamples, Partition
+from roundweave.tasks.data.loading import Partition, Scored
 from roundweave.tasks.data.reading import ReadingFailed, as_partition
 from roundweave.tasks.networks.objective import Objective, check_unchanged
 from roundweave.tasks.networks.spectral import with_unit_vectors
@@ -30,7 +30,7 @@ from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.guard import NOTHING, check_buffers, check_state, checked_update
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.scoring import Tally, score, scores_of_partitions, tally, validation_scores
+from roundweave.tasks.rounds.scoring import Tally, score, tally
 from roundweave.tasks.rounds.shares import Nodes, by_shares, joined_update, shares_of, state_share
 from roundweave.tasks.rounds.timing import mapping
 
@@ -231,27 +231,24 @@ def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> li
 
 
 def score_block(
-    work: Work, state: State, data: BlockExamples, own_params: Callable[[int], Vectors] | None = None
+    work: Work, state: State, data: Mapping[int, Scored], own_params: Callable[[int], Vectors] | None = None
 ) -> list[Tally]:
-    """Tally the network of a state on the held-out examples of some partitions, batch by batch.
+    """Tally the network of a state on what some partitions score, scorer by scorer, and batch by batch.
 
-    The tallies of examples that are a partition's own come last. Those are of a network of the partition's own, if
-    `own_params` gives its parameters, (element,) by dtype.
+    If `own_params` gives the parameters of partitions' own networks, (element,) by dtype, scorers of such score
+    these.
     """
 
     def scored(objective: Objective, state: State) -> list[Tally]:
-        network = objective.network(state).eval()
-        tallies = [each for part in data.values() for each in tally(objective, network, part.held_out)]
-        for part in data.values():
-            if part.validation is not None:
-                tallies += tally(objective, network, part.validation, validation=True)
-        check_unchanged(network, objective.layout.buffers, state.buffers, TRAINING_ONLY)
-        for number, part in data.items():
-            if part.own is not None:
-                if own_params is not None:
-                    params = {k: v.to(state.params[k].device) for k, v in own_params(number).items()}
+        common, tallies = objective.network(state).eval(), list[Tally]()
+        for place, scorer in enumerate(work.scorers):
+            for partition, parts in data.items():
+                network = common
+                if scorer.own and own_params is not None:
+                    params = {k: v.to(state.params[k].device) for k, v in own_params(partition).items()}
                     network = objective.network(replace(state, params=params)).eval()
-                tallies += tally(objective, network, part.own, number)
+                tallies += tally(objective, network, parts[place], scorer.prefix, partition)
+        check_unchanged(common, objective.layout.buffers, state.buffers, TRAINING_ONLY)
         return tallies
 
     with own_code(state.round, "scoring"), torch.no_grad(), pinned(0, work.threads):
@@ -261,13 +258,14 @@ def score_block(
 def judge_round(
     work: Work, round: int, tallies: Sequence[Tally]
 ) -> tuple[Score | None, Mapping[int, Mapping[str, float]]]:
-    """The score of a round, and those of partitions on their own examples, from all batches' tallies in order.
+    """The score of a round, and the numbers of each partition, from all batches' tallies in order.
 
-    Without a loss there is no score.
+    Without a loss of what is held out there is no score.
     """
     with own_code(round, "scoring"):
-        held_out = [each for each in tallies if each.partition is None and not each.validation]
-        scored = score(work.objective, held_out, work.threads)
-        own, summary = scores_of_partitions(work.objective, tallies, work.threads)
-        validated = validation_scores(work.objective, tallies, work.threads, work.partitions.validated)
-        return scored and replace(scored, values={**scored.values, **validated, **summary}), own
+        of = {each.prefix: [t for t in tallies if t.scorer == each.prefix] for each in work.scorers}
+        scored = score(work.objective, of.pop(""), work.threads)
+        judged = [s.judge(work.objective, of[s.prefix], work.threads) for s in work.scorers if s.prefix]
+        values = {name: value for row, _ in judged for name, value in row.items()}
+        rows = {partition: row for _, rows in judged for partition, row in rows.items()}
+        return scored and replace(scored, values={**scored.values, **values}), rows

@@ -107,7 +107,7 @@ class Rows:
         if own and self.apart:
             return self.held_out([partition])
         number = self.partitions.split.number(round)
-        rows = self.partitions._train_rows(partition, number)[own]
+        rows = self.partitions.train_rows(partition, number)[own]
         return [(0, partition if self.apart else 0, row) for row in rows.tolist()]
 
     def held_out(self, cohort: Iterable[int]) -> list[Row]:

@@ -17,7 +17,7 @@ from roundweave.tasks.rounds.guard import checked_update
 
 OBJECTIVE = Objective(ModelSpec("cnn", (1, 8, 8), 10, "float32", 0, '{"channels": 2}'), "cross_entropy")
 PARTITIONS = Partitions(Digits(), Split(2))
-EXAMPLES = PARTITIONS.load(0, 0).train.first(40)
+EXAMPLES = PARTITIONS.load(0, 0).first(40)
 OTHERS = {
     "carried": ("fed_avg", {"optimizer": "AdamW", "optimizer_state": "carried"}, {}),
     "observing": ("fed_avg", {}, {"reduce": "regmean"}),

@@ -46,7 +46,7 @@ def mapped() -> tuple[Update, ...]:
     """The updates of all partitions, with extras, and with what some reduces go by."""
     algorithm, found = bound("regmean"), list[Update]()
     for partition in range(SIZE):
-        examples = PARTITIONS.load(0, partition).train.first(40 + partition)
+        examples = PARTITIONS.load(0, partition).first(40 + partition)
         update = algorithm.map(OBJECTIVE, STATE, examples, {}, partition)
         told = {"walked": 1.0 + partition, "start_loss": 2.0, "rate": 0.1, "log_weight": partition / 3}
         found.append(replace(update, extras={"control": update.direction}, metrics=update.metrics | told))

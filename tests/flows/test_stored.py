@@ -40,7 +40,7 @@ def test_a_rounds_network_has_its_weights_and_buffers(run: rw.Run) -> None:
 def test_the_network_scores_as_the_round_did(stored) -> None:
     run = stored("plain")
     partitions = rw.Partitions(rw.find_source("digits"), rw.Split(3), held_out=0.5)
-    held = [partitions.load(0, partition).held_out for partition in range(3)]
+    held = [partitions.held_out_part(partition, partition, 3) for partition in range(3)]
     with torch.no_grad():
         right = sum((run.network()(part.inputs).argmax(1) == part.targets).sum().item() for part in held)
     assert right / sum(map(len, held)) == run.round(-1).score.accuracy

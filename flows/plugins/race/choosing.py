@@ -28,6 +28,7 @@ from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ClusterError, RoundFailed, UsageError
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.executors.base import EXECUTORS, Executor, Setting
 
 HEAT = 1.5
@@ -282,7 +283,7 @@ def bench_for(config: TrainConfig, work: Workload, plain: Described) -> Iterator
         executors: dict[str, Executor] = {
             name: entry.load()(*[client] * entry.distributed, setting) for name, entry in EXECUTORS.items()
         }
-        scoring = replace(plain.work, compute=Compute(threads=os.cpu_count() or 1))
-        examples = plain.partitions.load(0, 0)
-        examples = replace(examples, held_out=thinned(examples.held_out))
+        scoring = replace(plain.work, compute=Compute(threads=os.cpu_count() or 1), scorers=plain.work.scorers[:1])
+        held_out = plain.partitions.held_out_part(0, 0, plain.partitions.split.partitions)
+        examples = Partition(plain.partitions.load(0, 0), (thinned(held_out),))
         yield Bench(config, work, executors, len(usable_workers(client)), root, scoring, examples)

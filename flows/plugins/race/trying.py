@@ -102,7 +102,9 @@ class Bench:
 
     def score(self, state: State) -> Score:
         """The held-out score of a state; raises `RoundFailed` if its loss is not finite."""
-        score, _ = judge_round(self.scoring, state.round, score_block(self.scoring, state, {0: self.examples}))
+        score, _ = judge_round(
+            self.scoring, state.round, score_block(self.scoring, state, {0: self.examples.scored})
+        )
         if score is None:
             raise RoundFailed("the loss on held-out examples is no finite number")
         return score

@@ -116,7 +116,7 @@ class Matched(Gather):
 
         inputs = _inputs(partitions, BATCH if self.match != "weights" else 2)
         network = objective.fresh()
-        units = find_units(network, inputs, lambda name: True)  # all partitions have alike what no map trains
+        units = find_units(network, inputs)  # all partitions have alike what no map trains
         units = units.without(spec.name for spec in objective.layout.frozen)
         check_function(network, inputs, units)
         inner = self.averaging.bound(objective, partitions)
@@ -184,7 +184,7 @@ class Matched(Gather):
 
 @functools.lru_cache(maxsize=2)
 def _inputs(partitions: Partitions, count: int) -> Inputs:
-    examples = partitions.sample(0) if count == 2 else partitions.load(0, 0).train.first(count)
+    examples = partitions.sample(0) if count == 2 else partitions.load(0, 0).first(count)
     inputs: Inputs = examples.inputs
     return inputs
 

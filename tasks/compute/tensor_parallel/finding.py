@@ -17,6 +17,7 @@ from torch import nn
 
 from roundweave.storage.errors import ModelError, UsageError, failing_as, one_line, spans
 from roundweave.storage.values.state import Layout, State, layout_of
+from roundweave.storage.values.tensors import differences
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective, attention_of
@@ -90,11 +91,11 @@ def _differing(shares: Shares, whole: Numbers, parts: Sequence[Numbers]) -> str 
     for kind, numbers in whole.items():
         # A gradient may really be zero, so the scale is that of all tensors of its kind.
         scale = max((tensor.abs().max().item() for tensor in numbers.values() if tensor.numel()), default=0.0)
-        most = TOLERANCE * scale
-        for name, tensor in numbers.items():
-            for rank, part in enumerate(parts):
-                share, here = shares.share(name, tensor, rank), part[kind].get(name)
-                if here is None or here.shape != share.shape or not ((here - share).abs() <= most).all():
+        for rank, part in enumerate(parts):
+            share = {name: shares.share(name, tensor, rank) for name, tensor in numbers.items()}
+            here = {name: tensor for name, tensor in part[kind].items() if name in share}
+            for name, apart in differences(share, here):
+                if apart is None or apart > TOLERANCE * scale:
                     return f"{kind} {name} is another one on rank {rank}"
     return None
 
@@ -196,7 +197,7 @@ def candidates(network: nn.Module, inputs: torch.Tensor, ranks: int) -> dict[str
     function is not tried here.
     """
     # What the inputs do not reach stays as it is, since no unit changes its place.
-    units, layout = find_units(network, (inputs,), lambda name: True), layout_of(network)
+    units, layout = find_units(network, (inputs,)), layout_of(network)
     shared = {name: _shares(network, layout, units, name, ranks) for name in units.groups}
     fitting = {name: shares for name, shares in shared.items() if shares is not None}
     if not fitting:

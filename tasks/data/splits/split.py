@@ -151,6 +151,7 @@ class Asked(Sampler):
 
     size: int
     rounds: Mapping[int, tuple[int, ...]]
+    by_size: bool = False
 
     def draw(self, seed: int, round: int, *_: Any) -> tuple[int, ...]:
         return self.rounds[round]

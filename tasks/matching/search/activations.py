@@ -96,7 +96,7 @@ def _known_taps(model: nn.Module, inputs: Inputs, units: UnitGroups) -> dict[Pie
     """
     if tuple(tuple(tensor.shape) for tensor in tensors_in(inputs)) == units.inputs:
         return {piece: piece for piece in units.taps}
-    found = units.left(find_units(model, inputs, lambda name: True).taps)
+    found = units.left(find_units(model, inputs).taps)
     alike = [*map(_labels, found)] == [*map(_labels, units.taps)]
     return dict(zip(found, units.taps if alike else found, strict=True))
 

@@ -6,6 +6,7 @@ scripts or weak references of a network hold does not follow a copy.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from roundweave.storage.errors import ModelError, one_line
-from roundweave.storage.values.tensors import let_go, same_bits
+from roundweave.storage.values.tensors import differences, let_go, same_bits
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective, named_tensors, network_tensors
 from roundweave.tasks.networks.outputs import tensors_in
@@ -230,15 +231,14 @@ def unlike_numbers(some: Numbers, others: Numbers) -> list[str]:
         kind, finite = name.partition(" ")[0], tensor.double().nan_to_num(0.0, 0.0, 0.0)
         scales[kind] = max(scales.get(kind, 0.0), finite.abs().max().item() if finite.numel() else 0.0)
 
-    def alike(name: str) -> bool:
-        zeros = torch.zeros_like(some.get(name, others.get(name, torch.zeros(()))))
-        one, other = some.get(name, zeros), others.get(name, zeros)
-        if one.shape != other.shape or not one.is_floating_point():
-            return same_bits(one, other)
-        scale = scales.get(name.partition(" ")[0], 0.0) * torch.finfo(one.dtype).eps ** 0.5
-        return torch.allclose(one, other, rtol=0.0, atol=scale, equal_nan=True)
+    def rounding(name: str) -> float:
+        if not (dtype := zeros[name].dtype).is_floating_point:
+            return -1.0  # every difference is more
+        return scales.get(name.partition(" ")[0], 0.0) * math.sqrt(torch.finfo(dtype).eps)
 
-    return [name for name in {**some, **others} if not alike(name)]
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in {**some, **others}.items()}
+    found = differences({**zeros, **some}, {**zeros, **others})
+    return [name for name, apart in found if apart is None or apart > rounding(name)]
 
 
 def _backward(outputs: Sequence[torch.Tensor]) -> None:

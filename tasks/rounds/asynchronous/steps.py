@@ -10,11 +10,12 @@ from roundweave.storage.rounds.commits import Arrival, InFlight, ServerRecord, U
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
+from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.asynchronous.orders import next_in_flight, standing
 from roundweave.tasks.rounds.guard import NOTHING
-from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.job import Work, sizes_to_draw
 from roundweave.tasks.rounds.steps import (
     BlockResult,
     Given,
@@ -63,8 +64,10 @@ def rules(work: Work) -> Asynchronous:
 
 def drawing(work: Work) -> Draw:
     """A function that draws the partition which computes next; None where each computes again itself."""
-    earlier, partitions = work.before * rules(work).buffer, work.partitions
-    return (lambda pushes, busy: partitions.next_of(earlier + pushes, busy)) if work.rotating else None
+    partitions, earlier = work.partitions, work.before * rules(work).buffer
+    if not isinstance(cohort := partitions.cohort, Cohort):
+        return None
+    return lambda pushes, busy: cohort.draw_next(work.seed, earlier + pushes, sizes_to_draw(partitions, 0), busy)
 
 
 def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from roundweave.storage.rounds.commits import Commit, Score
+from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import state_digest, tensor_digests
-from roundweave.storage.values.state import State
-from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.applies.optimizers import kept_memory
 from roundweave.tasks.data.description import CallEach, gather_here
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.committing import own_params, score_initial
-from roundweave.tasks.rounds.persistence.recomputing import loaded_partition, recomputed, recomputing, reduce_again
-from roundweave.tasks.rounds.scoring import Tally
-from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
+from roundweave.tasks.rounds.persistence.committing import score_again
+from roundweave.tasks.rounds.persistence.recomputing import recomputed, recomputing, reduce_again
+from roundweave.tasks.rounds.steps import Outcome
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,9 +89,9 @@ def recombine_stored(subject: Recombining, number: int, gather: CallEach = gathe
     store, work, round = _store(subject), subject.work, subject.rounds[number]
     commit = store.log.read(round)
     after = recombined_outcome(subject, number)
-    original = commit.score or score_again(work, store, commit, recomputed(subject.recorded, store, round), gather)
+    original = commit.score or score_again(work, recomputed(subject.recorded, store, round), gather, store)
     digest = state_digest(tensor_digests(after.state.named(work.objective.layout)), round)
-    return RecombinedRound(round, digest, commit.state, score_again(work, store, commit, after, gather), original)
+    return RecombinedRound(round, digest, commit.state, score_again(work, after, gather, store), original)
 
 
 def recombined_outcome(subject: Recombining, number: int) -> Outcome:
@@ -116,25 +111,3 @@ def _store(subject: Recombining) -> RoundStore:
 
 def _numbers(score: Score | None) -> dict[str, float]:
     return {} if score is None else score.numbers
-
-
-def score_again(work: Work, store: RoundStore, commit: Commit, after: Outcome, gather: CallEach) -> Score | None:
-    """The score on the held-out examples on which the recorded state was scored: of those that answered."""
-    if not commit.round:
-        return score_initial(work, after.state, gather)
-    members, own = work.cohort(after.state.round) or range(work.partitions.split.partitions), None
-    if (params := own_params(work, lambda: store, after)) is not None:
-        own = {partition: params(partition) for partition in members}
-    answered = members if commit.server else [partition for partition in members if partition in commit.updates]
-    tallies = gather(functools.partial(_tallies, work, after.state, members, own), answered)
-    return judge_round(work, after.state.round, [tally for each in tallies for tally in each])[0]
-
-
-def _tallies(
-    work: Work, state: State, members: Sequence[int], own: Mapping[int, Vectors] | None, partition: int
-) -> list[Tally]:
-    """The tallies of one of the partitions that score; `own` are the parameters of those with own networks."""
-    # All splits hold out the same examples, but for those that partitions hold out themselves.
-    split = work.split(state.round) if work.partitions.own_held_out else 0
-    examples = loaded_partition(work.partitions, split, partition, members.index(partition), len(members))
-    return score_block(work, state, {partition: examples}, None if own is None else own.__getitem__)

@@ -6,14 +6,15 @@ another round: rounds are replayed in any order, or all at once. The first diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Any, TypeVar
+
+import torch
 
 from roundweave.storage.errors import RoundFailed, StoreDamaged, StoreError
-from roundweave.storage.rounds.commits import Commit, InFlight, UpdateRecord
+from roundweave.storage.rounds.commits import Commit, UpdateRecord
 from roundweave.storage.values.digests import (
     differing,
     match_tensors,
@@ -21,33 +22,20 @@ from roundweave.storage.values.digests import (
     tensor_digests,
     update_tensors,
 )
-from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.asynchronous.orders import recorded_round
-from roundweave.tasks.rounds.asynchronous.steps import (
-    Pushed,
-    map_version,
-    recorded_push,
-    rules,
-    serve,
-    server_before,
-)
+from roundweave.tasks.rounds.asynchronous.steps import Pushed, recorded_push, rules, serve, server_before
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import (
-    Carry,
-    check_machine,
-    exchanging,
-    map_block,
-    persist_and_fold,
-    record_of,
-)
-from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputing
+from roundweave.tasks.rounds.persistence.mapping import persist_and_fold, record_of
+from roundweave.tasks.rounds.persistence.recomputing import Inputs, inputs_of, read_outcome, recomputing
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
 
 T = TypeVar("T")
+
+Tensors = Mapping[str, torch.Tensor]
 
 Replayed = BlockResult | tuple[Pushed, ...] | RoundResult
 """A block's updates, mapped again: nodes of the tree over partitions, or their pushes to a parameter server.
@@ -64,58 +52,48 @@ class Differs(Exception):
         self.difference = difference
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """What some partitions of a block were mapped from: a state, and what each carries.
+def ending(step: Callable[..., T]) -> Callable[..., T | RoundResult]:
+    """Have a step of a replay give the result of the round once that is known.
 
-    `flight` says which push of a parameter server it was, None if rounds wait for all.
+    It is that which the step is given, or it says that the step finds a difference, fails, or needs what is
+    damaged or no longer stored.
     """
 
-    state: State
-    partitions: Sequence[int]
-    carry: Carry
-    flight: InFlight | None = None
+    @wraps(step)
+    def ended(job: Job, round: int, *given: Any) -> T | RoundResult:
+        every = (one for each in given for one in (each if isinstance(each, list) else [each]))
+        if known := next((one for one in every if isinstance(one, RoundResult)), None):
+            return known
+        try:
+            return step(job, round, *given)
+        except Differs as error:
+            return RoundResult(round, error.difference)
+        except RoundFailed as error:
+            return RoundResult(round, Difference("round", said=f"it fails: {error}"))
+        except StoreDamaged as error:
+            return RoundResult(round, Difference("round", said=f"it is damaged: {error}"))
+        except StoreError as error:
+            return RoundResult(round, lacking=str(error))
 
-    def read(self) -> Inputs:
-        """The same, with all that is carried in memory, so that it can be sent."""
-        carries = {partition: self.carry(partition) for partition in self.partitions}
-        return replace(self, carry=carries.__getitem__)
-
-    def mapped(self, job: Job, data: BlockExamples) -> Iterator[Mapped]:
-        """Map the partitions again; `data` are the examples of the block."""
-        if self.flight is None:
-            yield from map_block(job, self.state, {p: data[p] for p in self.partitions}, self.carry)
-            return
-        for partition in self.partitions:
-            check_machine(job, job.work.partitions.site(partition))
-            given = partition, data[partition], self.carry(partition)
-            yield map_version(job.work, self.state, self.flight, given)
+    return ended
 
 
+@ending
 def replay_block(job: Job, round: int, data: BlockExamples, block: int) -> Replayed:
     """Map a block's partitions again, and fold the updates. `data` are the examples of those that take part."""
-    return _result(round, lambda: _compared(job, round, _mapped(job, _inputs(job, round, block), data), block))
+    return compare_block(job, round, _mapped(job, _inputs(job, round, block), data), block)
 
 
-def read_inputs(job: Job, round: int, block: int) -> Sequence[Inputs] | RoundResult:
+@ending
+def read_inputs(job: Job, round: int, block: int) -> list[Inputs]:
     """Read what a block's partitions were mapped from, for a process that does not reach the store."""
-    return _result(round, lambda: [each.read() for each in _inputs(job, round, block)])
+    return [each.read() for each in _inputs(job, round, block)]
 
 
-def map_inputs(
-    job: Job, round: int, inputs: Sequence[Inputs] | RoundResult, data: BlockExamples
-) -> Sequence[Mapped] | RoundResult:
+@ending
+def map_inputs(job: Job, round: int, inputs: list[Inputs], data: BlockExamples) -> list[Mapped]:
     """Map partitions again that were read elsewhere; needs no store."""
-    if isinstance(inputs, RoundResult):
-        return inputs
-    return _result(round, lambda: list(_mapped(job, inputs, data)))
-
-
-def compare_block(job: Job, round: int, mapped: Sequence[Mapped] | RoundResult, block: int) -> Replayed:
-    """Compare the updates of a block, which were mapped again elsewhere, with the stored ones, and fold them."""
-    if isinstance(mapped, RoundResult):
-        return mapped
-    return _result(round, lambda: _compared(job, round, mapped, block))
+    return list(_mapped(job, inputs, data))
 
 
 def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
@@ -124,18 +102,10 @@ def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
     Whether a map raises may depend on the machine, so maps that raised are taken from the record.
     """
     before, stored = _recorded(job, round)
-    if stored.server is None:
-        members = [p for p in job.plan_of(round).members(block) if p in stored.updates.keys() - _raised(stored)]
-        yield Inputs(before.state, members, exchanging(job.work, before, partial(_carry, job)))
-        return
-    for partition in _of_block(job, stored, block):
-        arrival = stored.updates[partition].arrival
-        if arrival is None:
-            raise Differs(Difference("arrival", partition, said="none is recorded"))
-        if partition not in _raised(stored):
-            fetched = read_outcome(job, arrival.version).state
-            carry = partial(_carry, job, before.carry_from.get(partition))
-            yield Inputs(fetched, [partition], carry, InFlight(arrival.push, arrival.version))
+    among = _of_block(job, stored, block) if stored.server else job.plan_of(round).members(block)
+    partitions = [partition for partition in among if partition in stored.updates.keys() - _raised(stored)]
+    read, fetched = partial(_carry, job), partial(read_outcome, job)
+    return inputs_of(job, before, stored, partitions, read, lambda version: fetched(version).state)
 
 
 def _of_block(job: Job, stored: Commit, block: int) -> list[int]:
@@ -147,7 +117,8 @@ def _mapped(job: Job, inputs: Iterable[Inputs], data: BlockExamples) -> Iterator
     return (mapped for each in inputs for mapped in each.mapped(job, data))
 
 
-def _compared(job: Job, round: int, block_mapped: Iterable[Mapped], block: int) -> Replayed:
+@ending
+def compare_block(job: Job, round: int, block_mapped: Iterable[Mapped], block: int) -> Replayed:
     """Compare updates with the stored ones, and fold them, or make them pushes to a parameter server."""
     stored = job.attempt.open().log.read(round)
     if stored.server is not None:
@@ -185,54 +156,30 @@ def _record_of(mapped: Mapped, commit: Commit) -> UpdateRecord:
     return record_of(mapped, stored is None or bool(stored.digest))
 
 
-def fold_again(job: Job, round: int, blocks: Sequence[Replayed]) -> Replayed:
+@ending
+def fold_again(job: Job, round: int, blocks: list[Replayed]) -> Replayed:
     """Fold neighbouring blocks into one."""
-    folded = [block for block in blocks if isinstance(block, BlockResult)]
-    return _result(round, lambda: fold_results(job.work, round, folded), blocks)
+    return fold_results(job.work, round, [block for block in blocks if isinstance(block, BlockResult)])
 
 
-def replay_round(job: Job, round: int, blocks: Sequence[Replayed]) -> RoundResult:
+@ending
+def replay_round(job: Job, round: int, blocks: list[Replayed]) -> RoundResult:
     """Reduce and apply a round's blocks again, and compare with the commit."""
-
-    def step() -> RoundResult:
-        before, stored = _recorded(job, round)
-        if stored.server is None:
-            after = reduce_apply(job.work, before, [block for block in blocks if isinstance(block, BlockResult)])
-        else:
-            recorded = recorded_round(server_before(job.work, before.server), stored)
-            pushed = {each.partition: each for block in blocks if isinstance(block, tuple) for each in block}
-            after = serve(job.work, before, recorded, [pushed[partition] for partition in recorded.partitions])
-        _compare_outcome(job, after, stored)
-        return RoundResult(round, raised=_raised(stored))
-
-    return _result(round, step, blocks)
+    before, stored = _recorded(job, round)
+    if stored.server is None:
+        after = reduce_apply(job.work, before, [block for block in blocks if isinstance(block, BlockResult)])
+    else:
+        recorded = recorded_round(server_before(job.work, before.server), stored)
+        pushed = {each.partition: each for block in blocks if isinstance(block, tuple) for each in block}
+        after = serve(job.work, before, recorded, [pushed[partition] for partition in recorded.partitions])
+    _compare_outcome(job, after, stored)
+    return RoundResult(round, raised=_raised(stored))
 
 
 def _recorded(job: Job, round: int) -> tuple[Outcome, Commit]:
     """The outcome before a round, and its commit."""
     store = recomputing(job.work, job.attempt.open())
     return read_outcome(job, round - 1), store.log.read(round)
-
-
-def _result(round: int, step: Callable[[], T], blocks: Sequence[Replayed] = ()) -> T | RoundResult:
-    """What a step of a replay gives.
-
-    It is a `RoundResult` if one of the `blocks` is one already, or if the step finds a difference, fails, or needs
-    what is damaged or no longer stored.
-    """
-    for block in blocks:
-        if isinstance(block, RoundResult):
-            return block
-    try:
-        return step()
-    except Differs as error:
-        return RoundResult(round, error.difference)
-    except RoundFailed as error:
-        return RoundResult(round, Difference("round", said=f"it fails: {error}"))
-    except StoreDamaged as error:
-        return RoundResult(round, Difference("round", said=f"it is damaged: {error}"))
-    except StoreError as error:
-        return RoundResult(round, lacking=str(error))
 
 
 def _raised(stored: Commit) -> tuple[int, ...]:
@@ -249,13 +196,15 @@ def _compare_update(job: Job, mapped: Mapped, record: UpdateRecord, commit: Comm
     """Raise `Differs` if an update differs from the stored one, which is read only if the digests differ."""
     partition, layout, stored = mapped.partition, job.work.objective.layout, commit.updates.get(mapped.partition)
     if stored is None or mapped.raised or stored.digest == record.digest:
-        _raise(record_difference(partition, record, stored))
+        if difference := record_difference(partition, record, stored):
+            raise Differs(difference)
         return
-    observes = job.work.algorithm.map.observes
-    with _another("update", partition):
-        update = job.attempt.open().tensors.read_update(commit, partition)
-        then = update_tensors(update, layout, observes)
-    _raise(tensor_difference(update_tensors(mapped.update, layout, observes), then, partition))
+    tensors, observes = job.attempt.open().tensors, job.work.algorithm.map.observes
+
+    def read() -> Tensors:
+        return update_tensors(tensors.read_update(commit, partition), layout, observes)
+
+    _compare_tensors("update", update_tensors(mapped.update, layout, observes), read, partition)
 
 
 def _compare_outcome(job: Job, after: Outcome, commit: Commit) -> None:
@@ -266,15 +215,13 @@ def _compare_outcome(job: Job, after: Outcome, commit: Commit) -> None:
             raise Differs(Difference("update", partition, said="it is only stored"))
         if after.records[partition].match != record.match:
             now = match_tensors(after.matches[partition]) if partition in after.matches else {}
-            with _another("match", partition):
-                then = match_tensors(tensors.read_match(commit, partition))
-            _raise(tensor_difference(now, then, partition))
+            match = partial(tensors.read_match, commit, partition)
+            _compare_tensors("match", now, lambda: match_tensors(match()), partition)  # noqa: B023 - used at once
     named = after.state.named(job.work.objective.layout)
     digests = tensor_digests(named)
     for path in differing(commit.tensors, digests):
-        with _another(path):
-            then = {path: tensors.read_tensor(commit, path)} if path in commit.tensors else {}
-        _raise(tensor_difference({path: named[path]} if path in named else {}, then))
+        now, there = {path: named[path]} if path in named else {}, [path] if path in commit.tensors else []
+        _compare_tensors(path, now, lambda: {path: tensors.read_tensor(commit, path) for path in there})  # noqa: B023
     if state_digest(digests, after.state.round) != commit.state:
         raise Differs(Difference("state", said="its record contradicts itself"))
     pairs: list[tuple[str, int | None, object, object]] = [
@@ -288,16 +235,12 @@ def _compare_outcome(job: Job, after: Outcome, commit: Commit) -> None:
             raise Differs(Difference(word, of, said=f"{again} instead of {stored}"))
 
 
-@contextmanager
-def _another(what: str, partition: int | None = None) -> Iterator[None]:
-    """A context that reads what is known to differ; raises `Differs` if it cannot be read."""
+def _compare_tensors(what: str, now: Tensors, read: Callable[[], Tensors], partition: int | None = None) -> None:
+    """Raise `Differs` for tensors that are known to be other ones than are stored, which `read` gives."""
     try:
-        yield
+        difference = tensor_difference(now, read(), partition)
     except (StoreError, RoundFailed) as error:
         said = f"it is another one, and what is stored cannot be read: {error}"
-        raise Differs(Difference(what, partition, said=said)) from None
-
-
-def _raise(difference: Difference | None) -> None:
+        difference = Difference(what, partition, said=said)
     if difference is not None:
         raise Differs(difference)

@@ -10,7 +10,7 @@ import torch
 
 from roundweave.storage.errors import listed
 from roundweave.storage.rounds.commits import UpdateRecord
-from roundweave.storage.values.digests import differing_tensor
+from roundweave.storage.values.tensors import differences
 
 
 @dataclass(frozen=True)
@@ -88,25 +88,13 @@ def tensor_difference(
 
     Both sides have tensors, each (*shape), by path.
     """
-    path = differing_tensor(stored, replayed)
-    if path is None:
-        return None
-    if path not in replayed or path not in stored:
-        side = "stored" if path in stored else "replayed"
-        return Difference(path, partition, said=f"it is only {side}")
-    largest = largest_difference(replayed[path], stored[path])
-    return Difference(path, partition, largest, "" if largest else "only signs of zeros or kinds of NaN")
+    for path, largest in differences(stored, replayed):
+        said = f"it is only {'stored' if path in stored else 'replayed'}" if largest is None else ""
+        said = "only signs of zeros or kinds of NaN" if largest == 0 else said
+        return Difference(path, partition, largest, said)
+    return None
 
 
 def difference_as_json(largest: float | None) -> float | str | None:
     """A largest difference as a value for JSON, which has no infinity."""
     return "inf" if largest is not None and math.isinf(largest) else largest
-
-
-def largest_difference(some: torch.Tensor, others: torch.Tensor) -> float:
-    """The largest absolute difference of two tensors, both (*shape); inf if only one of two numbers is finite."""
-    wide = torch.complex128 if some.is_complex() else torch.float64
-    left, right = some.to(wide), others.to(wide)
-    same = (left == right) | (left.isnan() & right.isnan())
-    apart = (left - right).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf, posinf=math.inf)
-    return apart.max().item() if apart.numel() else 0.0

@@ -92,5 +92,6 @@ def read_own(job: Job, after: Outcome, block: int) -> Mapping[int, Vectors]:
 def score_apart(
     job: Job, state: State, frozen: Vectors, own: Mapping[int, Vectors] | None, data: BlockExamples
 ) -> list[Tally]:
-    """Score the state after a round on the held-out examples of a block."""
-    return score_block(job.work, replace(state, frozen=frozen), data, None if own is None else own.__getitem__)
+    """Score the state after a round on what a block scores."""
+    parts = {partition: each.scored for partition, each in data.items()}
+    return score_block(job.work, replace(state, frozen=frozen), parts, None if own is None else own.__getitem__)

@@ -19,11 +19,12 @@ from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors, views
 from roundweave.tasks.algorithms.topology import OWN, own_slots
 from roundweave.tasks.data.description import CallEach
-from roundweave.tasks.data.loading import BlockExamples, Partition
+from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.persistence.mapping import this_worker
 from roundweave.tasks.rounds.persistence.recomputing import HELD
+from roundweave.tasks.rounds.scorers import parts_of
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
 
@@ -47,30 +48,51 @@ class Computed:
 
 
 def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
-    """Score the state after a round on the held-out examples of a block; `commit_round` stores the score."""
-    return score_block(job.work, after.state, data, own_params(job.work, job.attempt.open, after))
+    """Score the state after a round on what a block scores; `commit_round` stores the score."""
+    own = own_params(job.work, job.attempt.open, after)
+    return score_block(job.work, after.state, {p: each.scored for p, each in data.items()}, own)
 
 
-def score_initial(work: Work, initial: State, gather: CallEach) -> Score | None:
-    """The score of a state, such as a run begins with, on the held-out examples that the first round scores.
+def score_again(work: Work, after: Outcome, gather: CallEach, store: RoundStore | None = None) -> Score | None:
+    """The score of a state on what the committed round of a `store` was scored on, or else what the first one is.
 
-    One process scores examples that all partitions have. Partitions have no scores of their own yet. `gather`
+    At first partitions have no networks of their own, and one process scores what is held out for all. `gather`
     calls a function with numbers, where the examples lie.
     """
-    partitions, every = work.partitions, range(work.partitions.split.partitions)
-    scorers = [partitions.readable(0)]
-    if partitions.source.partitioned and not partitions.shared:
-        scorers = [each for each in work.cohort(1) or every if partitions.readable(each) == each]
-    tallies = gather(functools.partial(_score_initial, work, initial, scorers), scorers)
-    return judge_round(work, initial.round, [tally for each in tallies for tally in each])[0]
+    round, own = after.state.round, None
+    if store is not None and round:
+        commit, members = store.log.read(round), work.cohort(round) or range(work.partitions.split.partitions)
+        answered = members if commit.server else [p for p in members if p in commit.updates]
+        if (params := own_params(work, lambda: store, after)) is not None:
+            own = {partition: params(partition) for partition in members}
+    else:
+        work = replace(work, scorers=tuple(scorer for scorer in work.scorers if not scorer.own))
+        members = work.cohort(1) or range(work.partitions.split.partitions)
+        answered = members = members[:1] if work.partitions.held_out_together else members
+    tallies = gather(functools.partial(_score_again, work, after.state, members, own, store is not None), answered)
+    return judge_round(work, round, [tally for each in tallies for tally in each])[0]
 
 
-def _score_initial(work: Work, initial: State, scorers: Sequence[int], partition: int) -> list[Tally]:
-    """The tallies of the held-out examples of a partition among those that score."""
-    place = scorers.index(partition), len(scorers)
-    held_out = work.partitions.held_out_part(partition, *place)
-    validation = work.partitions.validation_part(*place)
-    return score_block(work, initial, {partition: Partition(held_out, held_out, validation=validation)})
+def _score_again(
+    work: Work,
+    state: State,
+    members: Sequence[int],
+    own: Mapping[int, Vectors] | None,
+    keep: bool,
+    partition: int,
+) -> list[Tally]:
+    """The tallies of one of the partitions that score; `own` are the parameters of those with own networks.
+
+    If other rounds may be scored next, what it scores is kept.
+    """
+    of = _known_parts if keep else parts_of
+    number, place = work.split(state.round), members.index(partition)
+    parts = of(work.scorers, work.partitions, number, partition, place, len(members))
+    return score_block(work, state, {partition: parts}, None if own is None else own.__getitem__)
+
+
+_known_parts = functools.lru_cache(maxsize=1024)(parts_of)
+"""What `parts_of` gives, kept while many rounds are scored again."""
 
 
 def commit_round(

@@ -33,6 +33,7 @@ from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sour
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.rounds.job import Job, Work
+from roundweave.tasks.rounds.scorers import parts_of
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_groups, map_together
 
 
@@ -63,13 +64,15 @@ def load_block(job: Job, round: int, block: int) -> BlockExamples:
 
     Those that take part share the held-out examples of a whole data set.
     """
-    plan, number, load = job.plan_of(round), job.work.split(round), job.work.partitions.load
-    scorers = len(plan.taking_part)
+    plan, work, number = job.plan_of(round), job.work, job.work.split(round)
     examples = {
-        p: load(number, p, place, scorers)
+        p: Partition(
+            work.partitions.load(number, p),
+            parts_of(work.scorers, work.partitions, number, p, place, len(plan.taking_part)),
+        )
         for place, p in zip(plan.places(block), plan.members(block), strict=True)
     }
-    return RotatingExamples(job.work.partitions, number, examples) if job.work.rotating else examples
+    return RotatingExamples(work.partitions, number, examples) if work.rotating else examples
 
 
 class RotatingExamples(dict[int, Partition]):
@@ -83,7 +86,7 @@ class RotatingExamples(dict[int, Partition]):
         self.partitions, self.number = partitions, number
 
     def __missing__(self, partition: int) -> Partition:
-        return self.partitions.load(self.number, partition, 0, self.partitions.taking_part)
+        return Partition(self.partitions.load(self.number, partition))
 
 
 Again = Callable[[Callable[[], Mapped]], Mapped]
@@ -206,7 +209,7 @@ def check_machine(job: Job, at: str) -> None:
     """
     work, where = job.work, f"worker process {os.getpid()} on {_host()}"
     if work.sources:
-        check_sources(work.sources, sources(work.codes), where)
+        check_sources(work.sources, sources(work.all_code), where)
     expected = work.fingerprints.get(at, work.fingerprint)
     if expected is not None:
         check_fingerprint(expected, fingerprint(work.compute.device), f"{where} at {at}" if at else where)

@@ -57,7 +57,8 @@ class Bench:
     @cached_property
     def parts(self) -> list[Partition]:
         """The examples."""
-        return [self.partitions.load(0, part) for part in range(self.partitions.split.partitions)]
+        dealt, count = self.partitions, self.partitions.split.partitions
+        return [Partition(dealt.load(0, part), (dealt.held_out_part(part, part, count),)) for part in range(count)]
 
     def trained(self, part: int, own: bool = True, start: State | None = None) -> State:
         """A network trained on one partition, from initial weights of its own, common ones, or a state."""
@@ -106,7 +107,7 @@ class Bench:
     def scored(self, network: torch.nn.Module) -> Score:
         """Its score on all held-out examples."""
         with torch.no_grad(), pinned(0, threads=1):
-            tallies = [each for part in self.parts for each in tally(self.objective, network, part.held_out)]
+            tallies = [each for part in self.parts for each in tally(self.objective, network, part.scored[0])]
             found = score(self.objective, tallies, 1)
         assert found is not None
         return found

@@ -56,7 +56,7 @@ class Dealt(Bench):
     @cached_property
     def parts(self) -> list[Partition]:
         """The examples of each network, in an order drawn by the seed, and all held-out ones for each."""
-        whole = self.partitions.load(0, 0)
+        whole = Partition(self.partitions.load(0, 0), (self.partitions.held_out_part(0, 0, 1),))
         labels = np.asarray(whole.train.targets)
         generator = np.random.default_rng(self.partitions.split.seed)
         order = generator.permutation(len(labels))

@@ -47,7 +47,7 @@ def configured(file: Path, rounds: int, root: Path) -> Described:
 
 def entropies(partitions: rw.Partitions) -> tuple[float, float]:
     """Entropies in nats of a training character, alone and given the one before."""
-    parts = [partitions.load(0, partition).train for partition in range(PARTITIONS)]
+    parts = [partitions.load(0, partition) for partition in range(PARTITIONS)]
     before, after = (torch.cat([getattr(p, half).flatten() for p in parts]) for half in ("inputs", "targets"))
     classes = int(torch.cat([before, after]).max()) + 1
     pairs = torch.bincount(before * classes + after, minlength=classes**2).double()

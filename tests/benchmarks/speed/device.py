@@ -67,7 +67,7 @@ def plain(case: Case, fields: dict[str, Any], device: torch.device, deterministi
     """Seconds of as many steps as a round has."""
     described = describe(plan(rw.TrainConfig(**fields)), gather_here)
     objective, lower = described.objective, CASTS.get(fields["precision"])
-    examples = described.partitions.load(0, 0).train.on(lambda tensor: tensor.to(device))
+    examples = described.partitions.load(0, 0).on(lambda tensor: tensor.to(device))
     network = objective.network(objective.initial()).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     steps, seconds = PARTITIONS * case.local_steps, []

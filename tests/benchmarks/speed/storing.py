@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ import typer
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.mapping import load_block
 from roundweave.tasks.rounds.steps import score_block
 from tests.benchmarks.quality.runs import pure_rounds
 from tests.benchmarks.rounds import begun, idle, run, seconds, show
@@ -35,9 +37,9 @@ NAMES = ("not stored", "stored", "written", "bytes on disk / of tensors")
 
 def not_stored(job: Job, rounds: int) -> None:
     """The same rounds by the pure steps alone: nothing is digested or written."""
-    loaded = {partition: job.work.partitions.load(0, partition) for partition in range(job.plan.partitions)}
+    loaded = load_block(replace(job, blocks=1), 1, 0)
     for outcome in pure_rounds(job, loaded, rounds):
-        score_block(job.work, outcome.state, loaded)
+        score_block(job.work, outcome.state, {partition: each.scored for partition, each in loaded.items()})
 
 
 def measured(fields: dict[str, Any], rounds: int) -> Iterator[float]:

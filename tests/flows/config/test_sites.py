@@ -13,10 +13,11 @@ from roundweave.flows.planning.plan import plan
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.storage.values.digests import update_digest
+from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.rounds.job import Attempt, Job
+from roundweave.tasks.rounds.job import Attempt, Job, cohort_of
 from roundweave.tasks.rounds.persistence.pushes import make_pushes
 from roundweave.tasks.rounds.steps import Outcome
 
@@ -49,7 +50,7 @@ def test_who_draws_a_cohort_by_size_reads_no_examples(described, tmp_path: Path)
     forget_examples()
     for round in range(1, 9):
         drawn = Cohort(1, by_size=True).draw(0, round, [36, 54])
-        assert one.cohort_of(round) == present.cohort_from(round, [0, 1]) == drawn
+        assert cohort_of(one, 0, round) == cohort_of(present, 0, round, (0, 1)) == drawn
 
 
 def test_columns_outputs_and_targets_leave_where_that_is_asked_for(described, own) -> None:
@@ -67,5 +68,5 @@ def test_a_packed_push_of_a_site_is_recorded_by_what_its_receiver_unpacks(descri
     work = described(algorithm="fed_buff", buffer=1, compress="int8").work
     job = Job(work, Attempt(str(tmp_path / "runs/r.zarr"), "token", epoch=1, rounds=4))
     due = (0, InFlight(), [Outcome(work.objective.initial())], {})
-    (pushed,) = make_pushes(job, {0: work.partitions.load(0, 0)}, [due], operator.call)
+    (pushed,) = make_pushes(job, {0: Partition(work.partitions.load(0, 0))}, [due], operator.call)
     assert (pushed.update.direction, pushed.record.digest) == ({}, update_digest(pushed.update.received()))

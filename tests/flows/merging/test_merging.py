@@ -57,7 +57,7 @@ def three(merge: Merge) -> MergeResult:
 
 def mlp_units() -> UnitGroups:
     network = Mlp((1, 8, 8), 10, hidden=64)
-    return find_units(network, (Partitions(Digits(), Split(1)).load(0, 0).train.inputs[:2],))
+    return find_units(network, (Partitions(Digits(), Split(1)).load(0, 0).inputs[:2],))
 
 
 def loaded(tensors: TENSORS, network: torch.nn.Module | None = None) -> torch.nn.Module:
@@ -67,7 +67,7 @@ def loaded(tensors: TENSORS, network: torch.nn.Module | None = None) -> torch.nn
 
 
 def score(network: torch.nn.Module) -> tuple[float, float]:
-    found = Partitions(Digits(), Split(1)).load(0, 0).held_out
+    found = Partitions(Digits(), Split(1)).held_out_part(0, 0, 1)
     with torch.no_grad():
         outputs = network(found.inputs)
     right = (outputs.argmax(1) == found.targets).float().mean().item()
@@ -188,7 +188,7 @@ def test_the_statistics_of_a_merged_cnn_are_recomputed(root, merge) -> None:
 def test_the_statistics_of_a_solved_cnn_are_recomputed(merge) -> None:
     found = merge("cnn0@-1", "cnn1@-1", average="regmean", match=None, repair=None, examples=5000, points=2)
     assert found.scores["merged, regmean"].loss < found.scores["merged"].loss
-    state, images = merged(found), Partitions(Digits(), Split(1)).load(0, 0).train.inputs
+    state, images = merged(found), Partitions(Digits(), Split(1)).load(0, 0).inputs
     hidden = functional.conv2d(images, state["conv1.weight"], state["conv1.bias"], padding=1)
     torch.testing.assert_close(state["norm1.running_mean"], hidden.mean((0, 2, 3)), rtol=0.01, atol=0.01)
 

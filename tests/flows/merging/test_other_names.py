@@ -324,11 +324,11 @@ def test_examples_that_are_prepared_in_another_way_are_refused(planned) -> None:
 def test_options_of_the_data_are_those_of_the_runs(planned) -> None:
     pairs = (("later", "later"), {}), (("first", "first"), {}), (("later", "latest"), {"data_options": {"day": 3}})
     plans = [planned(*names, **given) for names, given in pairs]
-    first = [each.gallery.partitions.load(0, 0).train.inputs for each in plans]
+    first = [each.gallery.partitions.load(0, 0).inputs for each in plans]
     assert [each.config.data_options for each in plans] == [{"day": 2}, {}, {"day": 3}]
     assert not any((first[0] == each).all() for each in first[1:])
     with pytest.raises(UsageError, match=r"run latest has another data_options than run later.* --data-options"):
         planned("later", "latest")
-    own = [samples.partitions.load(0, 0).train.inputs for samples in plans[-1].own]
+    own = [samples.partitions.load(0, 0).inputs for samples in plans[-1].own]
     assert not (own[0] == own[1]).all()  # each network's own are those of its day
     planned("later", "latest", data="data")  # the user names data, which have options of their own

@@ -149,7 +149,7 @@ def test_each_partitions_own_score_is_of_its_own_network_also_on_workers_and_red
         tensors = stored.update_tensors(p)
         own = {name: tensors[f"carry/own/{name}"] for name, _ in network.named_parameters()}
         network.load_state_dict(own)
-        examples = partitions.load(0, p).own
+        examples = partitions.own_part(p, 0)
         loss = torch.nn.functional.cross_entropy(network(examples.inputs), examples.targets).item()
         assert record.metrics["own_loss"] == pytest.approx(loss, rel=1e-5)
     there = train(GraphExecutor(client), 2, **fields, rounds=3, name="there")

@@ -13,7 +13,10 @@ from roundweave.storage.rounds.commits import ranking
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.rounds.scoring import Tally, validation_scores
+from roundweave.tasks.rounds.job import Work
+from roundweave.tasks.rounds.scorers import OwnExamples, Scorer
+from roundweave.tasks.rounds.scoring import Tally
+from roundweave.tasks.rounds.steps import judge_round
 from tests.flows import nights
 from tests.flows.digits import DIGITS
 
@@ -143,12 +146,26 @@ def test_a_run_goes_on_with_the_validation_data_that_it_began_with(train, mine) 
 
 def test_a_score_of_fewer_examples_is_none(train) -> None:
     objective = Objective(ModelSpec("linear", (1,), 1, "float32", 0), "mse", ())
-    tallies = [Tally(3, {"loss": (6.0, 3)}, validation=True), Tally(1, {"loss": (4.0, 1)}, validation=True)]
-    held_out = Tally(5, {"loss": (100.0, 5)})
-    assert validation_scores(objective, [held_out, *tallies], 1, 4) == {"validation_loss": 2.5}
-    assert validation_scores(objective, [held_out, *tallies], 1, 5) == {}
-    assert validation_scores(objective, [replace(tallies[0], left_out=1), tallies[1]], 1, 4) == {}
-    assert validation_scores(objective, [held_out], 1, 0) == {}
+    tallies = [Tally(3, {"loss": (6.0, 3)}), Tally(1, {"loss": (4.0, 1)})]
+    assert Scorer("validation_", None, 4).judge(objective, tallies, 1) == ({"validation_loss": 2.5}, {})
+    assert Scorer("validation_", None, 5).judge(objective, tallies, 1) == ({}, {})
+    assert Scorer("validation_", None, 4).judge(objective, [replace(tallies[0], left_out=1), tallies[1]], 1) == (
+        {},
+        {},
+    )
+    assert Scorer("validation_", None, 0).judge(objective, [], 1) == ({}, {})
+
+
+def test_each_scorer_judges_its_own_tallies() -> None:
+    objective = Objective(ModelSpec("linear", (1,), 1, "float32", 0), "mse", ())
+    tallies = [Tally(5, {"loss": (100.0, 5)}), Tally(1, {"loss": (4.0, 1)}, scorer="validation_")]
+    tallies += [Tally(1, {"loss": (float(p), 1)}, scorer="own_", partition=p) for p in (2, 1)]
+    work = Work(objective, None, None, 0, scorers=(Scorer(), Scorer("validation_", None, 1), OwnExamples()))
+    score, rows = judge_round(work, 1, tallies)
+    values = {"validation_loss": 4.0, "worst_loss": 2.0, "spread_loss": 0.5}
+    assert (score.loss, score.examples, dict(score.values)) == (20.0, 5, values)
+    assert rows == {p: {"own_loss": float(p), "own_examples": 1} for p in (1, 2)}
+    assert judge_round(work, 1, tallies[1:])[0] is None
 
 
 def test_the_direction_is_that_of_the_score() -> None:

@@ -23,7 +23,7 @@ class Recorded:
 
     asks_each = False
 
-    def job_of(self, round: int) -> Any:
+    def job_of(self, *_: int) -> Any:
         return self.job
 
     def window(self, seconds: float) -> int:

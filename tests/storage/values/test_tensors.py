@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import numpy as np
@@ -14,7 +15,17 @@ from hypothesis import strategies as st
 from roundweave import Examples, Layout, State, Update
 from roundweave.storage.errors import ShapeMismatch
 from roundweave.storage.values import tensors as values
-from roundweave.storage.values.tensors import TensorSpec, from_numpy, pack, same_bits, specs_of, to_numpy, views
+from roundweave.storage.values.digests import tensor_digest
+from roundweave.storage.values.tensors import (
+    TensorSpec,
+    differences,
+    from_numpy,
+    pack,
+    same_bits,
+    specs_of,
+    to_numpy,
+    views,
+)
 from tests.storage.conftest import plain, thorough
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
@@ -174,3 +185,44 @@ def test_numbers_that_are_equal_may_have_other_bits_and_others_the_same() -> Non
     assert not same_bits(zero, -zero)
     assert same_bits(nan, nan.clone())
     assert not same_bits(zero, zero.view(torch.int32))
+
+
+NAN, INF, HALF = math.nan, math.inf, torch.bfloat16
+FLOATS = st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=3, max_size=3)
+
+
+@pytest.mark.parametrize(
+    ("some", "others", "largest"),
+    [
+        ([1.0, 2.0, 3.0], [1.0, 2.5, 2.0], 1.0),
+        ([NAN, 1.0, 1.0], [2.0, 1.0, 1.0], INF),
+        ([INF, 1.0, 1.0], [-INF, 1.0, 1.0], INF),
+        ([0.0, 1.0, 1.0], [-0.0, 1.0, 1.0], 0.0),
+        ([3, 9], [5, 9], 2.0),
+        ([True, False], [True, True], 1.0),
+        (torch.tensor([1.0], dtype=HALF), torch.tensor([0.5], dtype=HALF), 0.5),
+        ([3 + 4j], [0j], 5.0),
+        ([1.0], torch.tensor([1.0], dtype=torch.float64), None),
+        ([1.0], [1.0, 1.0], None),
+    ],
+)
+def test_how_far_tensors_are_apart(some, others, largest: float | None) -> None:
+    one, other = map(torch.as_tensor, (some, others))
+    assert list(differences({"a": one}, {"a": other})) == [("a", largest)]
+
+
+def test_differences_come_in_the_order_of_the_first_then_of_the_second() -> None:
+    one, two = torch.ones(2), torch.full((2,), 2.0)
+    found = differences({"c": one, "b": one, "a": one, "n": torch.tensor([])}, {"d": one, "a": two, "c": two})
+    assert list(found) == [("c", 1.0), ("b", None), ("a", 1.0), ("n", None), ("d", None)]
+    same = {"nan": torch.tensor([NAN, INF, -INF]), "none": torch.tensor([])}
+    assert not [*differences(same, {name: tensor.clone() for name, tensor in reversed(same.items())})]
+
+
+@given(FLOATS, FLOATS)
+def test_tensors_differ_where_their_digests_do(some: list[float], others: list[float]) -> None:
+    now, then = torch.tensor(some), torch.tensor(others)
+    found = [*differences({"a": now}, {"a": then})]
+    assert bool(found) == (tensor_digest("a", now) != tensor_digest("a", then))
+    assert found == [*differences({"a": then}, {"a": now})]
+    assert all(largest is not None and largest >= 0 for _, largest in found)

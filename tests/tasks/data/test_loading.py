@@ -90,8 +90,8 @@ def make(own) -> Iterator[Make]:
         prepare = {key: find_code(f"{file}:{function}") for key, function in functions.items()}
         source = Own(find_code(f"{file}:{name}"))
         loading = Loading(**prepare, workers=workers)
-        partition = Partitions(source, Split(1, "contiguous"), held_out=held_out, loading=loading).load(0, 0)
-        return partition.held_out if held_out else partition.train
+        partitions = Partitions(source, Split(1, "contiguous"), held_out=held_out, loading=loading)
+        return partitions.held_out_part(0, 0, 1) if held_out else partitions.load(0, 0)
 
     yield made
     forget_loaders()
@@ -270,7 +270,7 @@ from roundweave.tasks.data.sources.table import find_source
 from roundweave.tasks.data.splits.split import Split
 if __name__ == "__main__":
     source = find_source(sys.argv[1] + ":data")
-    batches = Partitions(source, Split(1), loading=Loading(workers=2)).load(0, 0).train.batches(8, 4, 0)
+    batches = Partitions(source, Split(1), loading=Loading(workers=2)).load(0, 0).batches(8, 4, 0)
     next(batches)
     print(*[child.pid for child in psutil.Process().children(recursive=True)], flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -299,7 +299,7 @@ def test_the_processes_of_a_loader_end_with_a_process_that_is_killed(own, tmp_pa
 def test_what_was_used_longest_ago_is_let_go_where_not_all_fit(own, room: int, used: str, loaded: str) -> None:
     source = Own(find_code(f"{own(CODE)}:counted"))
     partitions = Partitions(source, Split(4), held_out=0, loading=Loading(memory=room * 1200))
-    train = [partitions.load(0, partition).train for partition in range(4)]
+    train = [partitions.load(0, partition) for partition in range(4)]
     loads = source.code.load().__globals__["LOADS"]
     loads.clear()
     forget_opened()

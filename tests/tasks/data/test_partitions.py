@@ -90,26 +90,24 @@ def test_holding_out_by_hand() -> None:
 @pytest.mark.parametrize("targets", [torch.linspace(0, 1, 40), torch.zeros(40, 2, dtype=torch.int64)])
 def test_targets_that_are_no_labels_are_held_out_together(targets: torch.Tensor) -> None:
     source = giving(Dataset(Examples(torch.zeros(40, 1), targets)))
-    loaded = Partitions(source, Split(1), held_out=0.25).load(0, 0)
-    assert (len(loaded.train), len(loaded.held_out)) == (30, 10)
+    partitions = Partitions(source, Split(1), held_out=0.25)
+    assert (len(partitions.load(0, 0)), len(partitions.held_out_part(0, 0, 1))) == (30, 10)
 
 
 def test_partitions_share_out_all_examples_once() -> None:
     partitions = Partitions(Given(), Split(4), held_out=0.2)
     parts = [partitions.load(0, partition) for partition in range(4)]
-    train = torch.cat([part.train.inputs for part in parts]).flatten().tolist()
-    held = torch.cat([part.held_out.inputs for part in parts]).flatten().tolist()
+    train = torch.cat([part.inputs for part in parts]).flatten().tolist()
+    held = torch.cat([partitions.held_out_part(p, p, 4).inputs for p in range(4)]).flatten().tolist()
     assert sorted(train + held) == list(range(30))
     found = partitions.describe(0)
     assert (found.examples, found.held_out, len(held)) == (24, 6, 6)
-    assert all((part.train.inputs.flatten() % 3 == part.train.targets).all() for part in parts)
+    assert all((part.inputs.flatten() % 3 == part.targets).all() for part in parts)
 
 
 def test_a_new_split_deals_the_same_training_examples_anew() -> None:
     partitions = Partitions(Given(), Split(3, resplit_every=1), held_out=0.2)
-    first, second = (
-        [partitions.load(number, p).train.inputs.flatten().tolist() for p in range(3)] for number in (0, 1)
-    )
+    first, second = ([partitions.load(number, p).inputs.flatten().tolist() for p in range(3)] for number in (0, 1))
     assert first != second
     assert sorted(chain(*first)) == sorted(chain(*second))
 
@@ -119,7 +117,7 @@ def test_the_assignment_is_what_is_loaded() -> None:
     owner = partitions.assignment(1)
     assert owner.dtype == np.int32
     for partition in range(4):
-        rows = partitions.load(1, partition).train.inputs.flatten().int().tolist()
+        rows = partitions.load(1, partition).inputs.flatten().int().tolist()
         assert sorted(rows) == np.flatnonzero(owner == partition).tolist()
     assert (owner == -1).sum() == 6
 
@@ -127,10 +125,10 @@ def test_the_assignment_is_what_is_loaded() -> None:
 def test_a_source_that_loads_by_partition_is_not_dealt_out_again() -> None:
     partitions = Partitions(Apart(), Split(3), held_out=0.2)
     for partition in range(3):
-        part = partitions.load(0, partition)
-        numbers = [*part.train.inputs.flatten().tolist(), *part.held_out.inputs.flatten().tolist()]
+        train, held_out = partitions.load(0, partition), partitions.held_out_part(partition, partition, 3)
+        numbers = [*train.inputs.flatten().tolist(), *held_out.inputs.flatten().tolist()]
         assert sorted(numbers) == list(range(10 * partition, 10 * partition + 10))
-        assert len(part.held_out) == 2
+        assert len(held_out) == 2
 
 
 class Roles(Given):
@@ -144,13 +142,13 @@ class Roles(Given):
 def test_examples_that_are_left_out_are_neither_trained_on_nor_held_out() -> None:
     partitions = Partitions(Roles(), Split(2, "largest:role"), held_out=0.2)
     parts = [partitions.load(0, partition) for partition in range(2)]
-    halves = [half for part in parts for half in (part.train, part.held_out)]
+    halves = [*parts, *(partitions.held_out_part(partition, partition, 2) for partition in range(2))]
     used = torch.cat([half.inputs for half in halves]).flatten().int().tolist()
     assert sorted(used) == [*range(10), *range(15, 27)]
     owner = partitions.assignment(0)
     wanted = [(slice(10), {0}), (slice(10, 15), set()), (slice(15, 27), {1}), (slice(27, 30), set())]
     assert [set(owner[rows]) - {-1} for rows, _ in wanted] == [mine for _, mine in wanted]
-    assert partitions.describe(0).examples == sum(len(part.train) for part in parts) == (owner >= 0).sum()
+    assert partitions.describe(0).examples == sum(map(len, parts)) == (owner >= 0).sum()
 
 
 def renamed() -> Given:
@@ -291,7 +289,7 @@ def test_held_out_examples_that_all_partitions_share_are_counted_once(differ: bo
     described = combine([partitions.describe(partition) for partition in range(3)])
     assert bool(described.shared) is not differ
     shared = replace(partitions, shared=bool(described.shared))
-    scored = [len(shared.load(0, partition).held_out) for partition in range(3)]
+    scored = [len(shared.held_out_part(partition, partition, 3)) for partition in range(3)]
     assert (scored, described.held_out) == (([7, 7, 7], 21) if differ else ([7, 0, 0], 7))
 
 
@@ -305,10 +303,10 @@ def test_a_process_that_holds_what_it_read_for_an_earlier_run_reads_it_again(tmp
     _table(tmp_path / "night.csv", 0)
     source = find_source(f"csv:{tmp_path}/night.csv")
     before = Partitions(source, Split(2, "contiguous"), held_out=0.0)
-    assert before.load(0, 0).train.inputs[0].item() == 0
+    assert before.load(0, 0).inputs[0].item() == 0
     _table(tmp_path / "night.csv", 100)
     digest = source.load(0, 1).digest
-    assert replace(before, digests=(digest,)).load(0, 0).train.inputs[0].item() == 100
+    assert replace(before, digests=(digest,)).load(0, 0).inputs[0].item() == 100
     with pytest.raises(DataError, match="have changed since the run began"):
         replace(before, digests=("0" * 64,)).load(0, 0)
 

@@ -32,7 +32,7 @@ def gallery(tmp_path) -> Callable[..., Gallery]:
         options = '{"hidden": 8}' if model == "mlp" else "{}"
         objective = Objective(ModelSpec(code, (6,), 3, "float32", 0, options), "cross_entropy", ("accuracy",))
         partitions = Partitions(Own(find_code(f"{mine.__file__}:data")), Split(blocks), held_out=0.25)
-        inputs = partitions.load(0, 0).train.inputs[:batch]
+        inputs = partitions.load(0, 0).inputs[:batch]
         units = find_units(objective.model.build(), (inputs,))
         return Gallery(partitions, examples, objective, units, tmp_path)
 

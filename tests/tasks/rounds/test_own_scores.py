@@ -60,7 +60,7 @@ def test_it_is_of_the_layers_that_the_partition_carries(train, own, slot, held, 
         network, sent = run.network(), run.round(2).update_tensors(partition)
         carried = {name: sent[f"carry/{slot}/{name}"] for name, _ in network.named_parameters()}
         network.load_state_dict({n: t for n, t in carried.items() if held and n.startswith(held)}, strict=False)
-        examples = partitions.load(0, partition).own
+        examples = partitions.own_part(partition, 0)
         with torch.no_grad():
             hits = network(examples.inputs).argmax(1) == examples.targets
         assert scored[partition] == pytest.approx(hits.double().mean().item(), abs=1e-12)
@@ -82,7 +82,7 @@ def test_the_partitions_of_a_server_are_scored_with_its_network(train) -> None:
         plan(recorded_config(run, run.address.rpartition("/")[0], True, {})), gather_here
     ).partitions
     for partition in run.round(8).commit.updates:
-        examples = partitions.load(0, partition).own
+        examples = partitions.own_part(partition, 0)
         with torch.no_grad():
             hits = run.network()(examples.inputs).argmax(1) == examples.targets
         assert scored[partition] == pytest.approx(hits.double().mean().item(), abs=1e-12)

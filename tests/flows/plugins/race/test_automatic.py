@@ -62,5 +62,5 @@ def test_a_new_run_in_the_same_process_is_of_the_file_as_it_is_now(tmp_path: Pat
         described = describe_here(plan(rw.TrainConfig(data=f"csv:{file}", partitions=2)))
         assert described is not None
         digests.append(described.description.digest)
-        assert described.partitions.load(0, 0).train.inputs.min() >= first
+        assert described.partitions.load(0, 0).inputs.min() >= first
     assert digests[0] != digests[1]

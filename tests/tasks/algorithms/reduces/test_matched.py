@@ -41,7 +41,7 @@ def outputs(start: State, reduced: Update) -> torch.Tensor:
     params = {dtype: tensor - reduced.direction[dtype] for dtype, tensor in start.params.items()}
     network = OBJECTIVE.network(replace(start, params=params)).eval()
     with torch.no_grad():
-        return network(PARTITIONS.load(0, 0).train.inputs[:500])
+        return network(PARTITIONS.load(0, 0).inputs[:500])
 
 
 def nudged(state: State, seed: int) -> State:

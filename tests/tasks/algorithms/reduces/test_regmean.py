@@ -24,7 +24,7 @@ def mapped() -> tuple[Work, State, list[Update]]:
     """The work of a run, its initial state, and the updates of its partitions."""
     work = describe(plan(TrainConfig(**FIELDS, name="never")), gather_here).work
     objective, state = work.objective, work.objective.initial()
-    examples = [work.partitions.load(0, partition).train for partition in range(4)]
+    examples = [work.partitions.load(0, partition) for partition in range(4)]
     return work, state, [work.algorithm.map(objective, state, each, {}, n) for n, each in enumerate(examples)]
 
 
@@ -32,7 +32,7 @@ def test_a_map_observes_the_layers_of_where_it_arrived(mapped) -> None:
     work, state, updates = mapped
     objective, inner = work.objective, work.algorithm.map.map
     assert isinstance(inner, LocalSteps)
-    train = work.partitions.load(0, 1).train
+    train = work.partitions.load(0, 1)
     plain = inner(objective, state, train, {}, 1)
     assert all(torch.equal(plain.direction[k], v) for k, v in updates[1].direction.items())
     network = objective.network(state)

@@ -10,6 +10,7 @@ import torch
 
 from roundweave import Examples, Partitions, Reader, Split
 from roundweave.storage.errors import DataError
+from roundweave.tasks.data.distribution import train_targets
 from roundweave.tasks.data.sources.own import Own
 from roundweave.tasks.own_code.code import find_code
 
@@ -112,7 +113,7 @@ def test_examples_may_be_dicts(own_of: Load, value: str) -> None:
 
 def test_known_targets_are_not_read_from_the_examples(own_of: Load) -> None:
     partitions = Partitions(own_of("Labelled([0, 1] * 50)"), Split(2, "shards:1"), held_out=0)
-    assert sorted(part.unique().tolist() for part in partitions.train_targets(0)) == [[0], [1]]
+    assert sorted(part.unique().tolist() for part in train_targets(partitions, 0)) == [[0], [1]]
     assert partitions.source.code.load().__globals__["Labelled"].read == 8, "they show that it gives what it says"
 
 
@@ -183,4 +184,4 @@ def test_other_data_sets_are_refused_in_one_line(own_of: Load, value: str, says:
 def test_labels_that_only_reading_shows_are_named_as_unknown(own_of: Load) -> None:
     partitions = Partitions(own_of("Pairs([([1.0], 0), ([2.0], 1)])"), Split(1), held_out=0)
     with pytest.raises(DataError, match="shows its labels only as it is read; give the data set all of them as"):
-        partitions.train_targets(0)
+        train_targets(partitions, 0)

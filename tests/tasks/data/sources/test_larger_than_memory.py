@@ -121,7 +121,7 @@ def test_targets_may_be_masks(write, tmp_path: Path) -> None:
     partitions = Partitions(rw.find_source(write(tmp_path, INPUTS[:, :4].reshape(100, 2, 2), masks)), rw.Split(2))
     described = partitions.describe(0)
     assert (described.targets, described.labels, described.classes) == ((2, 2), True, 5)
-    assert partitions.load(0, 0).train.first(1).targets.dtype == torch.int64
+    assert partitions.load(0, 0).first(1).targets.dtype == torch.int64
 
 
 def test_targets_may_have_another_file(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_worker_names_the_file_that_has_changed(tmp_path: Path, flip) -> None:
     partitions = Partitions(rw.find_source(parquet_files(tmp_path, INPUTS, TARGETS)), rw.Split(2))
     described = partitions.describe(0)
     known = replace(partitions, digests=(described.digest,), files=tuple(described.files.items()))
-    assert len(known.load(0, 0).train) == 45
+    assert len(known.load(0, 0)) == 45
     flip(tmp_path / "b.parquet", 300)
     forget_examples()
     with pytest.raises(DataError, match=r"^b.parquet has changed since the run began; restore them$"):

@@ -18,7 +18,9 @@ from roundweave.storage.errors import DataError, RoundFailed
 from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.rounds.scoring import Tally, scores_of_partitions
+from roundweave.tasks.rounds.job import cohort_of
+from roundweave.tasks.rounds.scorers import OwnExamples
+from roundweave.tasks.rounds.scoring import Tally
 
 SOURCE = """
 from pathlib import Path
@@ -99,7 +101,7 @@ def test_by_size_the_sizes_are_those_of_the_rounds_own_split() -> None:
     assert sizes[0] != sizes[1] != sizes[2]
     for round in range(1, 7):
         drawn = Cohort(2, by_size=True).draw(0, round, sizes[(round - 1) // 2])
-        assert partitions.cohort_of(round) == drawn
+        assert cohort_of(partitions, 0, round) == drawn
 
 
 def fields(own, bad: set[int] = frozenset()) -> dict[str, object]:  # type: ignore[assignment]
@@ -167,29 +169,31 @@ def test_a_partition_trains_on_none_of_its_own_held_out_examples(train) -> None:
     partitions = describe(plan(rw.TrainConfig(**DEALT, score_partitions=0.2)), gather_here).partitions
     whole = describe(plan(rw.TrainConfig(**DEALT)), gather_here).partitions
     for number in range(3):
-        part, before = partitions.load(0, number), whole.load(0, number)
-        assert len(part.own) == pytest.approx(0.2 * len(before.train), abs=5)  # a half of an example of each class
-        rows = [tuple(row.flatten().tolist()) for row in (*part.train.inputs, *part.own.inputs)]
-        assert sorted(rows) == sorted(tuple(row.flatten().tolist()) for row in before.train.inputs)
-        assert torch.equal(part.held_out.inputs, before.held_out.inputs)
-        assert partitions.sizes(0)[number] == len(part.train)
-    assert before.own is None
+        train, own, before = partitions.load(0, number), partitions.own_part(number, 0), whole.load(0, number)
+        assert len(own) == pytest.approx(0.2 * len(before), abs=5)  # a half of an example of each class
+        rows = [tuple(row.flatten().tolist()) for row in (*train.inputs, *own.inputs)]
+        assert sorted(rows) == sorted(tuple(row.flatten().tolist()) for row in before.inputs)
+        held_out, as_before = (each.held_out_part(number, number, 3) for each in (partitions, whole))
+        assert torch.equal(held_out.inputs, as_before.inputs)
+        assert partitions.sizes(0)[number] == len(train)
+    assert not len(whole.own_part(0, 0))
 
 
 def test_what_is_held_out_in_one_split_is_trained_on_in_none(train) -> None:
     partitions = describe(
         plan(rw.TrainConfig(**DEALT, resplit_every=2, score_partitions=0.2)), gather_here
     ).partitions
-    dealt = [[partitions.load(number, p) for p in range(3)] for number in range(3)]
     trained, own = (
-        [{each.numpy().tobytes() for part in parts for each in getattr(part, kind).inputs} for parts in dealt]
-        for kind in ("train", "own")
+        [[part(number, p).inputs for p in range(3)] for number in range(3)]
+        for part in (partitions.load, lambda number, p: partitions.own_part(p, number))
     )
-    assert own[0] == own[1] == own[2]
-    assert not own[0] & set.union(*trained)
-    assert {part.own.inputs.sum().item() for part in dealt[0]} != {
-        part.own.inputs.sum().item() for part in dealt[1]
-    }
+    trained_bytes, own_bytes = (
+        [{each.numpy().tobytes() for inputs in parts for each in inputs} for parts in kind]
+        for kind in (trained, own)
+    )
+    assert own_bytes[0] == own_bytes[1] == own_bytes[2]
+    assert not own_bytes[0] & set.union(*trained_bytes)
+    assert {inputs.sum().item() for inputs in own[0]} != {inputs.sum().item() for inputs in own[1]}
 
 
 def test_history_has_the_mean_of_own_scores_by_examples(stored) -> None:
@@ -204,7 +208,7 @@ def test_what_the_scores_of_twenty_partitions_say_by_hand() -> None:
     objective = Objective(ModelSpec("linear", (1,), 1, "float32", 0), "mse", ("mae",))
     pairs = itertools.product(range(1, 21), (1.0, 3.0))
     tallies = [Tally(1, {"loss": (float(p), 1), "mae": (each / p, 1)}, partition=p) for p, each in pairs]
-    rows, summary = scores_of_partitions(objective, tallies, threads=1)
+    summary, rows = OwnExamples().judge(objective, tallies, threads=1)
     assert rows[4] == {"own_loss": 4.0, "own_mae": 0.5, "own_examples": 2}
     assert summary["worst_loss"] == 19.5
     assert summary["worst_mae"] == pytest.approx((2 / 19 + 2 / 20) / 2)
