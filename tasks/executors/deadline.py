@@ -15,7 +15,13 @@ from typing import Any
 from distributed import Future, wait
 
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, LostWork, finished, result, usable_workers
+from roundweave.tasks.executors.clusters.workers import (
+    LOOK_SECONDS,
+    LostWork,
+    finished,
+    usable_workers,
+    wait_at_most,
+)
 from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.executors.round_tasks import FAN_IN, RoundTasks
 from roundweave.tasks.rounds.job import AUTO_DEADLINE, Job
@@ -54,7 +60,9 @@ class DeadlineRounds:
 
     def commits(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
         """Compute rounds one after the other, and yield their commits. Raises as `finished` does."""
-        before: Future[Any] | None = None
+        pool, before = self.pool, None
+        places = pool.placement.resources
+        wait_at_most(pool.client, pool.setting.wait_for_workers, places, min(len(places), job.work.quorum))
         for round in rounds:
             asked = self._asked(job, round)
             blocks, maps = asked or range(job.blocks), RoundTasks(self.pool, job, self.fan_in)
@@ -68,7 +76,7 @@ class DeadlineRounds:
             before = before or futures.pop()
             mapped = dict(zip(blocks, futures[: len(blocks)], strict=True))
             answers = dict(zip(blocks, futures[len(blocks) :], strict=True))
-            finished(self.pool.client, before, look=lambda: self.pool.look(job))
+            pool.wait(before)
             present = self._answered(job, round, answers)
             for late in answers.keys() - {*present}:
                 _release([mapped[late], answers[late]])
@@ -81,7 +89,7 @@ class DeadlineRounds:
             commit = rest.finish(round, before, results, present, (), closing, asked)
             states = [key for key in rest.graph if key[0] == "state"]
             committed, before, *self._held = self._submit(rest, [commit, rest.key("reduce", round), *states])
-            done = result(self.pool.client, committed, look=lambda: self.pool.look(job))
+            done = pool.result(committed)
             _release(futures)
             yield done
 
@@ -120,7 +128,7 @@ class DeadlineRounds:
             pause = min(LOOK_SECONDS, max(0.0, seconds - waited) or LOOK_SECONDS)
             with suppress(TimeoutError), self.pool.client.as_current():
                 wait([answers[block] for block in left], timeout=pause, return_when="FIRST_COMPLETED")
-            self.pool.look(job)
+            self.pool.look()
         self._took = [*self._took, *took.values()][-MOST:]
         self._notify(job, round, answers.keys(), left, min(waited, seconds))
         return sorted(took)

@@ -8,9 +8,7 @@ from typing import Any
 from distributed import Future
 
 from roundweave.tasks.algorithms.topology import own_slots
-from roundweave.tasks.executors.pool import (
-    Key,
-    WorkerPool,
+from roundweave.tasks.executors.clusters.calls import (
     elsewhere,
     itself,
     run_pure,
@@ -19,6 +17,8 @@ from roundweave.tasks.executors.pool import (
     step_after,
     step_aside,
 )
+from roundweave.tasks.executors.clusters.placement import Key
+from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.rounds.evidence.replaying import (
     compare_block,
     fold_again,
@@ -102,7 +102,7 @@ class RoundTasks:
             examples, key = self._examples(round)[block], self.key("map", round, block)
             called = self._called(maps)
             maps.append(key)
-            if not self.pool.apart:
+            if not self.pool.placement.apart:
                 self.graph[key] = (*called, map_and_persist, self.shared, before, examples, block, elsewhere)
                 results.append(key)
                 continue
@@ -141,7 +141,7 @@ class RoundTasks:
     def _score(self, round: int, after: Key, block: int) -> Key:
         """The task that scores a round on the held-out examples of a block."""
         examples, key = self._examples(round)[block], self.key("score", round, block)
-        if not self.pool.apart:
+        if not self.pool.placement.apart:
             return self.add(key, score_outcome, after, examples)
         own: Any = None
         if own_slots(self.job.work.algorithm.map.carry):
@@ -153,7 +153,7 @@ class RoundTasks:
 
         Each site gets them once, and its workers from each other.
         """
-        sent, site = self.key("send", number), self.pool.site_of(self.job, round, block)
+        sent, site = self.key("send", number), self.pool.placement.site(self.job.plan_of(round).members(block)[0])
         if sent not in self.graph:
             self.add(sent, state_to_map, outcome)
         frozen: Any = self.pool.frozen(self.job, site) if self.job.work.objective.layout.frozen else {}
@@ -173,7 +173,7 @@ class RoundTasks:
         for block, examples in enumerate(self.pool.data(self.job, round, load_block)):
             key, called = self.key("map", round, block), self._called(maps)
             maps.append(key)
-            if self.pool.apart:
+            if self.pool.placement.apart:
                 inputs = self.add(self.key("inputs", round, block), read_inputs, round, block)
                 self.graph[key] = (*called, map_inputs, self.shared, round, inputs, examples)
                 results.append(self.add(self.key("compare", round, block), compare_block, round, key, block))
