@@ -18,9 +18,9 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.log import CommitLog
 from roundweave.tasks.executors.base import DEFAULTS, Setting
 from roundweave.tasks.executors.clusters.placement import WITH_EXAMPLES, Key
-from roundweave.tasks.executors.deadline import DeadlineRounds
 from roundweave.tasks.executors.parameter_server.on_dask import DaskServer
 from roundweave.tasks.executors.pool import WorkerPool, on_cluster
+from roundweave.tasks.executors.quorum import QuorumRounds
 from roundweave.tasks.executors.round_tasks import FAN_IN, RoundTasks
 from roundweave.tasks.rounds.evidence.results import RoundResult
 from roundweave.tasks.rounds.job import Job
@@ -36,7 +36,7 @@ class GraphExecutor:
         self.pool = WorkerPool(client, setting)
         self.each, self.gather = self.pool.each, self.pool.gather
         self.fan_in = fan_in
-        self._deadline = DeadlineRounds(self.pool, fan_in)
+        self._some = QuorumRounds(self.pool, fan_in)
         self._server: DaskServer | None = None
 
     @classmethod
@@ -57,7 +57,7 @@ class GraphExecutor:
         if job.work.algorithm.when.asynchronous:
             return self._serve(job, rounds)
         if not job.waits_for_all:
-            return self._deadline.commits(self.pool.spread(job), rounds)
+            return self._some.commits(job, rounds)
         return self._submit(RoundTasks.window, job, rounds, losses, job.attempt.open().log)
 
     def _serve(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
@@ -101,7 +101,7 @@ class GraphExecutor:
         last = make(tasks, rounds)
         # Where a run may stop at a score, that comes before the next map, of which nobody may want the result.
         later = {*WITH_EXAMPLES} - ({"score"} if self.pool.placement.apart and job.attempt.may_stop else set())
-        futures = self.pool.submit(job, tasks.graph, last, lambda key: 0 if key[0] in later else 1)
+        futures = tasks.submit(last, lambda key: 0 if key[0] in later else 1)
         try:
             for round, future in zip(rounds, futures, strict=True):
                 done = partial(log.has, round) if log else bool

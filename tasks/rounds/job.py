@@ -23,6 +23,7 @@ from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.fingerprints import Fingerprint
 from roundweave.tasks.numerics.pinning import derive_seed
 from roundweave.tasks.own_code.code import Code, WithCode
+from roundweave.tasks.rounds.patience import FOREVER, Patience
 
 
 @dataclass(frozen=True)
@@ -213,10 +214,6 @@ class Work(WithCode):
         return replace(state, round=state.round - self.before)
 
 
-AUTO_DEADLINE = "auto"
-"""The deadline of a round that follows from how long partitions took in the rounds before."""
-
-
 @dataclass(frozen=True)
 class Attempt:
     """One process's attempt to run rounds: where it stores them, how many, and when it ends early.
@@ -224,8 +221,7 @@ class Attempt:
     `store` is the run's address. `token` and `epoch` are those of the lease by which it alone may write. `rounds`
     is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every`
     rounds, and `keep` says what is written of them. The attempt ends early at `target_accuracy`, or after
-    `patience` scores of which none is better, by that named `best`. A round waits no longer for its partitions
-    than `deadline` seconds, or than is usual if that is `AUTO_DEADLINE`. `executor` is the name of what runs it.
+    `patience` scores of which none is better, by that named `best`. `executor` is the name of what runs it.
     """
 
     store: str
@@ -236,7 +232,6 @@ class Attempt:
     target_accuracy: float | None = None
     patience: int | None = None
     best: str = "loss"
-    deadline: float | str | None = None
     fsync: bool = False
     keep: Keep = field(default_factory=All)
     executor: str = ""
@@ -271,7 +266,7 @@ class Job:
 
     `order` is the order in which pushes arrive at a parameter server; None leaves it to the executor. A round maps
     the partitions in so many `blocks`, `one_by_one` or all at once. The updates of `shard` neighbouring partitions
-    are stored in one file.
+    are stored in one file. `patience` is that of its rounds.
     """
 
     work: Work
@@ -280,6 +275,7 @@ class Job:
     blocks: int = 1
     one_by_one: bool = False
     shard: int = 1
+    patience: Patience = FOREVER
 
     @property
     def plan(self) -> RoundPlan:
@@ -297,7 +293,7 @@ class Job:
     @property
     def waits_for_all(self) -> bool:
         """Whether a round needs an answer of each partition that takes part, and these are known beforehand."""
-        return not self.attempt.deadline and not self.work.drawn_from_present
+        return self.patience == FOREVER and not self.work.drawn_from_present
 
     @property
     def ranks(self) -> int:

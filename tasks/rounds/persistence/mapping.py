@@ -223,7 +223,7 @@ def _persist(job: Job, store: RoundStore, round: int, shard: Sequence[Mapped]) -
     Nothing is written of a round that was committed before, without those that came too late.
     """
     stored = {each.partition: each.update for each in shard if job.stores_update(round, each.refused)}
-    if not (job.attempt.deadline and store.log.has(round)):
+    if job.waits_for_all or not store.log.has(round):
         store.tensors.write_updates(round, stored)
     return {each.partition: record_of(each, each.partition in stored) for each in shard}
 
