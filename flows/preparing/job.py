@@ -36,7 +36,7 @@ from roundweave.tasks.networks.start import Fork, Start
 from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator
 from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
 from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, window_size
-from roundweave.tasks.rounds.patience import patience_of
+from roundweave.tasks.rounds.patience import Patience
 
 COMPARED = 100
 """Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
@@ -131,7 +131,7 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
         fields = {"rounds", "evaluate_every", "target_accuracy", "patience", "fsync"}
         given = config.model_dump(include=fields) | {"best": config.best or "loss", "keep": keep}
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
-        patience = patience_of(config.deadline)
+        patience = Patience(config.deadline)
         job = Job(work, attempt, resolved.order, shard=store.schema.shard, patience=patience)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, config.window, syncing)

@@ -8,9 +8,8 @@ need nothing but the store, and run all at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar
 
 from distributed import Client
 
@@ -39,10 +38,7 @@ class GraphExecutor:
         self._some = QuorumRounds(self.pool, fan_in)
         self._server: DaskServer | None = None
 
-    @classmethod
-    def opened(cls, setting: Setting) -> AbstractContextManager[Self]:
-        """A context with an executor on a cluster, which is started if none is named. Raises `ClusterError`."""
-        return on_cluster(cls, setting)
+    opened: ClassVar[Any] = classmethod(on_cluster)
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run the rounds from `first` to `last`, and yield each commit as it is made.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -15,12 +15,11 @@ from distributed import Client, Future, LocalCluster
 from roundweave.storage.errors import ClusterError, StoreError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Setting
-from roundweave.tasks.executors.clusters.calls import import_torch, itself, run_step
+from roundweave.tasks.executors.clusters.calls import itself, run_step
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.clusters.placement import BESIDE_MAPS, WITH_EXAMPLES, Key, Placement, Task
 from roundweave.tasks.executors.clusters.reaching import Reach
 from roundweave.tasks.executors.clusters.workers import (
-    ANSWER_SECONDS,
     DeadlyWork,
     LostWork,
     connected,
@@ -59,8 +58,6 @@ class WorkerPool:
         self._seen: set[str] = set()
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
-        with suppress(TimeoutError):  # a worker that does not answer will be given up
-            client.run(import_torch, wait=False, on_error="ignore", callback_timeout=ANSWER_SECONDS)
         self.reach.ask(usable_workers(client))
 
     @property
@@ -69,23 +66,17 @@ class WorkerPool:
         return self.reach.placement
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
-        """Call a function on each worker that is there now; the results by the worker's address.
-
-        Raises `ClusterError` if workers come and go meanwhile.
-        """
-        for _ in range(RESUBMISSIONS + 1):
-            results = self._prepared(partial(self._ask_each, function))
-            if results.keys() <= set(usable_workers(self.client)):
-                return results  # otherwise another worker has answered for one that is gone
-        raise ClusterError("workers come and go while each is asked; start again once they stay")
+        """Call a function on each worker that is there now; the results by the worker's address."""
+        return self._prepared(partial(self._ask_each, function))
 
     def _ask_each(self, function: Callable[[], T]) -> dict[str, T]:
         workers = usable_workers(self.client)
-        futures = [
-            self.client.submit(run_step, function, workers=[worker], allow_other_workers=True, pure=False)
-            for worker in workers
-        ]
-        return dict(zip(workers, map(self.result, futures), strict=True))
+        where = {"allow_other_workers": True, "pure": False}
+        futures = [self.client.submit(run_step, function, workers=[worker], **where) for worker in workers]
+        results = dict(zip(workers, map(self.result, futures), strict=True))
+        if not results.keys() <= {*usable_workers(self.client)}:  # another one has answered for one that is gone
+            raise LostWork("workers come and go while each is asked")
+        return results
 
     def gather(self, function: Callable[[int], T], numbers: Iterable[int], stored: bool = False) -> list[T]:
         """Call a function with each partition's number on the workers; the results in order of partitions.
@@ -102,11 +93,9 @@ class WorkerPool:
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
             at = self.placement.needs("gather", 0) if self.reach.ready else {}
             shared = self.client.submit(itself, function, pure=False, resources=at)
-        futures = [
-            self.client.submit(run_step, shared, number, pure=False, resources=self.placement.needs(kind, number))
-            for number in numbers
-        ]
-        return list(map(self.result, futures))
+        where = ({"resources": self.placement.needs(kind, number), "pure": False} for number in numbers)
+        asked = zip(numbers, where, strict=True)
+        return list(map(self.result, [self.client.submit(run_step, shared, n, **each) for n, each in asked]))
 
     def _prepared(self, ask: Callable[[], T]) -> T:
         """What `ask` gets from workers before round 1; it is called again after a loss."""
@@ -165,8 +154,8 @@ class WorkerPool:
     def look(self) -> bool:
         """Look at the workers; returns whether one was lost. Raises `ClusterError` as `Losses.look` does."""
         lost = self.losses.look(self.job)
-        if self.placement.apart and {*self.losses.workers} != self._seen:  # else they are asked before a window
-            self._seen = {*self.losses.workers}
+        if self.placement.apart and self.losses.workers != self._seen:  # else they are asked before a window
+            self._seen = self.losses.workers
             self.reach.ask(sorted(offers(self.client)))
         return lost
 
@@ -280,7 +269,7 @@ class WorkerPool:
 
 
 class OnPool(Protocol):
-    """Something that holds a pool."""
+    """An executor that holds a pool."""
 
     pool: WorkerPool
 

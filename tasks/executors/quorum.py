@@ -26,7 +26,7 @@ from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.steps import BlockResult
 from roundweave.tasks.rounds.timing import notify
 
-MOST = 1000
+LAST_ANSWERS = 1000
 """How many of the last answers' seconds the patience is told."""
 
 
@@ -108,7 +108,7 @@ class QuorumRounds:
             with suppress(TimeoutError), self.pool.client.as_current():
                 wait([answers[block] for block in left], timeout=pause, return_when="FIRST_COMPLETED")
             self.pool.look()
-        self._took = [*self._took, *took.values()][-MOST:]
+        self._took = [*self._took, *took.values()][-LAST_ANSWERS:]
         self._notify(job, round, answers.keys(), left, min(waited, seconds))
         return sorted(took)
 

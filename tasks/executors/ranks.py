@@ -11,12 +11,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from queue import Empty, SimpleQueue
-from typing import Any, Self
+from typing import Any, ClassVar
 from urllib.parse import urlparse
 
 from distributed import Client, Future, wait
@@ -85,10 +85,7 @@ class RanksExecutor:
         self._map_raised = False
         self._mapped: list[float] = []  # the seconds of the first maps for a parameter server
 
-    @classmethod
-    def opened(cls, setting: Setting) -> AbstractContextManager[Self]:
-        """A context with an executor on a cluster, which is started if none is named. Raises `ClusterError`."""
-        return on_cluster(cls, setting)
+    opened: ClassVar[Any] = classmethod(on_cluster)
 
     def run(self, job: Job, first: int, last: int, by_tasks: bool = False) -> Iterator[Commit]:
         """Run the rounds from `first` to `last`, and yield each commit as it is made. The ranks go on after it.
@@ -96,7 +93,7 @@ class RanksExecutor:
         With `by_tasks`, Dask's tasks do all of these rounds.
         """
         able = not by_tasks and self._can(job, self._awaited_workers(job))
-        most = RESUBMISSIONS + (SHARING_LOSSES if able and job.ranks > 1 else 0)
+        most = RESUBMISSIONS + able * _sharing_losses(job)
         compute = partial(self._compute if able else self._by_tasks, job)
         for commit in self.pool.commits(job, first, last, compute, most):
             if commit.server and len(self._mapped) < FIRST_MAPS:
@@ -105,7 +102,7 @@ class RanksExecutor:
 
     def _compute(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
         """Yield the commits of the ranks, or after losses, or if a map raised, those of Dask's tasks."""
-        if self._map_raised or losses > (SHARING_LOSSES if job.ranks > 1 else 0):
+        if self._map_raised or losses > _sharing_losses(job):
             yield from self._by_tasks(job, rounds, losses)
             return
         if losses:
@@ -172,9 +169,9 @@ class RanksExecutor:
 
     def _can(self, job: Job, workers: Mapping[str, tuple[str, int]]) -> bool:
         """Whether ranks can do the job: there are enough workers, each a process of its own with an address."""
-        if self.pool.placement.apart or not job.waits_for_all or not self._serves(job, len(workers)):
+        if self.pool.placement.apart or not job.waits_for_all:
             return False
-        if self._notifies_why_not(job, len(workers)):
+        if not (self._serves(job, len(workers)) and self._share(job, len(workers))):
             return False
         if self.send_plain(workers):
             raise ClusterError(
@@ -191,6 +188,18 @@ class RanksExecutor:
         known = min(self._mapped) if len(self._mapped) >= FIRST_MAPS else 0.0
         return job.ranks == 1 and mapping > 0 and known / mapping < TASK_SECONDS
 
+    def _share(self, job: Job, workers: int) -> bool:
+        """Whether ranks can share the job's network as asked; if not, notify once of the reason."""
+        part, why = whole_part(job.work.algorithm) if job.ranks > 1 else None, ""
+        if part:
+            why = f"{part} needs whole networks in one place"
+        elif job.ranks > workers:
+            why = f"{job.ranks} ranks that share a network need as many workers, of which there are {workers}"
+        if why and why != self._notified:
+            self._notified = why
+            notify(f"{why}: each has the whole network")
+        return not why
+
     def send_plain(self, workers: Mapping[str, tuple[str, int]]) -> bool:
         """Whether ranks would send unencrypted data over the network of an encrypted cluster, and may not.
 
@@ -199,19 +208,6 @@ class RanksExecutor:
         machines = {machine for machine, _ in workers.values()}
         encrypted = any(urlparse(worker).scheme in ENCRYPTED for worker in workers)
         return encrypted and len(machines) > 1 and not self.pool.setting.plain_ranks
-
-    def _notifies_why_not(self, job: Job, workers: int) -> bool:
-        """Whether ranks cannot share the job's network as asked; if so, notify once of the reason."""
-        ranks, algorithm = job.ranks, job.work.algorithm
-        why = ""
-        if ranks > 1 and (part := whole_part(algorithm)):
-            why = f"{part} needs whole networks in one place"
-        elif ranks > workers:
-            why = f"{ranks} ranks that share a network need as many workers, of which there are {workers}"
-        if why and why != self._notified:
-            notify(f"{why}: each has the whole network")
-        self._notified = why or self._notified
-        return bool(why)
 
 
 class AutoExecutor:
@@ -227,10 +223,7 @@ class AutoExecutor:
         self.each, self.gather, self.replay = self.ranks.each, self.ranks.gather, self.ranks.replay
         self._seconds = setting.round_seconds
 
-    @classmethod
-    def opened(cls, setting: Setting) -> AbstractContextManager[Self]:
-        """A context with an executor on a cluster, which is started if none is named. Raises `ClusterError`."""
-        return on_cluster(cls, setting)
+    opened: ClassVar[Any] = classmethod(on_cluster)
 
     def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Run the rounds from `first` to `last`, and yield each commit as it is made."""
@@ -239,6 +232,11 @@ class AutoExecutor:
         for commit in self.ranks.run(job, first, last, by_tasks):
             self._seconds = min(self._seconds, commit.seconds)
             yield commit
+
+
+def _sharing_losses(job: Job) -> int:
+    """How many times in a row a loss leaves a round to ranks again."""
+    return SHARING_LOSSES if job.ranks > 1 else 0
 
 
 def _serving(job: Job) -> int:

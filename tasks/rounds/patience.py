@@ -13,42 +13,22 @@ LEAST_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a round waits: for ever."""
+    """How long a round waits: `deadline` seconds, as long as is usual if that is ``auto``, or else for ever."""
+
+    deadline: float | str | None = None
 
     def seconds(self, took: Sequence[float]) -> float:
-        """The seconds after which a round goes on without the rest; `took` are those of the last answers."""
-        return math.inf
+        """The seconds after which a round goes on without the rest; `took` are those of the last answers.
 
-
-FOREVER = Patience()
-
-
-@dataclass(frozen=True)
-class Deadline(Patience):
-    """A round waits for so many seconds."""
-
-    limit: float
-
-    def seconds(self, took: Sequence[float]) -> float:
-        return self.limit
-
-
-@dataclass(frozen=True)
-class Usual(Patience):
-    """A round waits as long as is usual: the median of the last answers, and three MADs.
-
-    MAD is the median absolute deviation. Before the first answers a round waits for ever.
-    """
-
-    def seconds(self, took: Sequence[float]) -> float:
-        if not took:
+        What is usual is the median of these and three MADs, the median absolute deviation. Before the first
+        answers a round waits for ever.
+        """
+        if isinstance(self.deadline, float | int):
+            return self.deadline
+        if self.deadline is None or not took:
             return math.inf
         median = statistics.median(took)
         return max(LEAST_SECONDS, median + 3 * statistics.median(abs(seconds - median) for seconds in took))
 
 
-def patience_of(deadline: float | str | None) -> Patience:
-    """The patience of a configured deadline: a number of seconds, ``auto``, or none."""
-    if deadline is None:
-        return FOREVER
-    return Usual() if deadline == "auto" else Deadline(float(deadline))
+FOREVER = Patience()

@@ -20,10 +20,6 @@ def itself(value: Any) -> Any:
     return value
 
 
-async def import_torch() -> None:
-    """To unpickle this function, a worker imports this module and torch, which takes a second or two."""
-
-
 def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function on a worker. From then on the worker's heartbeats report the timing of its maps.
 
@@ -75,10 +71,10 @@ def elsewhere(function: Callable[[], T]) -> T:
         while others := client.nthreads().keys() - {here}:
             # The function holds a state and examples: scattering sends them from worker to worker.
             [sent] = client.scatter([function], hash=False)
-            called: Future[T] = client.submit(run_step, sent, workers=[*others], pure=False)
-            while not called.done() and others & client.nthreads().keys():
+            answer: Future[T] = client.submit(run_step, sent, workers=[*others], pure=False)
+            while not answer.done() and others & client.nthreads().keys():
                 with suppress(TimeoutError):
-                    wait([called], timeout=LOOK_SECONDS)
-            if called.done():
-                return called.result()
+                    wait([answer], timeout=LOOK_SECONDS)
+            if answer.done():
+                return answer.result()
         return function()

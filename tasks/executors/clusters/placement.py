@@ -20,7 +20,7 @@ WITH_EXAMPLES = ("data", "map", "score", *PUSHES)
 BESIDE_MAPS = (*WITH_EXAMPLES, "state", "frozen")
 """Kinds of tasks that run where maps do. All other kinds may use the store."""
 
-MAPS = "roundweave-maps"
+TO_MAP = "roundweave-maps"
 """The resource of all workers but a process that only stores."""
 
 
@@ -76,7 +76,7 @@ class Placement:
             return {}
         if kind not in BESIDE_MAPS:
             return {self.store: 1} if self.store else {}
-        return {self.resources[partition] if self.sites else MAPS: 1}
+        return {self.resources[partition] if self.sites else TO_MAP: 1}
 
     def where(self, job: Job, key: Key, home: str) -> dict[str, Any]:
         """What Dask is told of where a task runs. It prefers the worker at `home` where any worker can do it."""

@@ -25,7 +25,7 @@ from roundweave.storage.places.schemes import place_of
 from roundweave.storage.values.hashing import bytes_digest
 from roundweave.tasks.executors.clusters.connecting import NO_PAGES
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
-from roundweave.tasks.executors.clusters.placement import MAPS, Placement
+from roundweave.tasks.executors.clusters.placement import TO_MAP, Placement
 from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, STORES_ONLY, usable_workers
 from roundweave.tasks.rounds.timing import notify
 
@@ -78,7 +78,7 @@ class Mark:
     async def offer(self, dask_worker: Any) -> str:
         """Have the worker that calls this offer to map, and to store where it can; returns why it cannot."""
         why = self.unreached()
-        resources = {MAPS: MANY, self.resource: 0.0 if why else MANY}
+        resources = {TO_MAP: MANY, self.resource: 0.0 if why else MANY}
         if resources.items() - dask_worker.state.total_resources.items():
             await dask_worker.set_resources(**resources)
             # Dask looks for tasks that wait for a resource only where a worker's status changes.

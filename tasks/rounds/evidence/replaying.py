@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from roundweave.storage.errors import RoundFailed, StoreDamaged, StoreError
-from roundweave.storage.rounds.commits import Commit, InFlight, UpdateRecord
+from roundweave.storage.rounds.commits import Commit, UpdateRecord
 from roundweave.storage.values.digests import (
     differing,
     match_tensors,
@@ -21,13 +21,11 @@ from roundweave.storage.values.digests import (
     tensor_digests,
     update_tensors,
 )
-from roundweave.storage.values.state import State
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.asynchronous.orders import recorded_round
 from roundweave.tasks.rounds.asynchronous.steps import (
     Pushed,
-    map_version,
     recorded_push,
     rules,
     serve,
@@ -36,14 +34,7 @@ from roundweave.tasks.rounds.asynchronous.steps import (
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import (
-    Carry,
-    check_machine,
-    exchanging,
-    map_block,
-    persist_and_fold,
-    record_of,
-)
+from roundweave.tasks.rounds.persistence.mapping import Inputs, persist_and_fold, record_of, recorded_inputs
 from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputing
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
 
@@ -62,34 +53,6 @@ class Differs(Exception):
     def __init__(self, difference: Difference) -> None:
         super().__init__(str(difference))
         self.difference = difference
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What some partitions of a block were mapped from: a state, and what each carries.
-
-    `flight` says which push of a parameter server it was, None if rounds wait for all.
-    """
-
-    state: State
-    partitions: Sequence[int]
-    carry: Carry
-    flight: InFlight | None = None
-
-    def read(self) -> Inputs:
-        """The same, with all that is carried in memory, so that it can be sent."""
-        carries = {partition: self.carry(partition) for partition in self.partitions}
-        return replace(self, carry=carries.__getitem__)
-
-    def mapped(self, job: Job, data: BlockExamples) -> Iterator[Mapped]:
-        """Map the partitions again; `data` are the examples of the block."""
-        if self.flight is None:
-            yield from map_block(job, self.state, {p: data[p] for p in self.partitions}, self.carry)
-            return
-        for partition in self.partitions:
-            check_machine(job, job.work.partitions.site(partition))
-            given = partition, data[partition], self.carry(partition)
-            yield map_version(job.work, self.state, self.flight, given)
 
 
 def replay_block(job: Job, round: int, data: BlockExamples, block: int) -> Replayed:
@@ -124,18 +87,13 @@ def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
     Whether a map raises may depend on the machine, so maps that raised are taken from the record.
     """
     before, stored = _recorded(job, round)
-    if stored.server is None:
-        members = [p for p in job.plan_of(round).members(block) if p in stored.updates.keys() - _raised(stored)]
-        yield Inputs(before.state, members, exchanging(job.work, before, partial(_carry, job)))
-        return
-    for partition in _of_block(job, stored, block):
-        arrival = stored.updates[partition].arrival
-        if arrival is None:
+    members = job.plan_of(round).members(block) if stored.server is None else _of_block(job, stored, block)
+    mapped = [partition for partition in members if partition in stored.updates.keys() - _raised(stored)]
+    for partition in mapped if stored.server is not None else ():
+        if stored.updates[partition].arrival is None:
             raise Differs(Difference("arrival", partition, said="none is recorded"))
-        if partition not in _raised(stored):
-            fetched = read_outcome(job, arrival.version).state
-            carry = partial(_carry, job, before.carry_from.get(partition))
-            yield Inputs(fetched, [partition], carry, InFlight(arrival.push, arrival.version))
+    read = partial(_carry, job)
+    return recorded_inputs(job, before, stored, mapped, read, lambda version: read_outcome(job, version).state)
 
 
 def _of_block(job: Job, stored: Commit, block: int) -> list[int]:

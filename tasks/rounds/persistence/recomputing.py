@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from roundweave.storage.errors import RoundFailed
-from roundweave.storage.rounds.commits import Commit, InFlight
+from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.pruned import base_of
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import Recomputed
@@ -26,7 +26,7 @@ from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Attempt, Job, Work
-from roundweave.tasks.rounds.persistence.mapping import check_machine, exchanging, map_block
+from roundweave.tasks.rounds.persistence.mapping import recorded_inputs
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, reduce_apply
 
 LEFT_OUT = "left out when the round was reduced again"
@@ -178,20 +178,10 @@ def _mapped(
         return before.carries.get(partition) or store.tensors.read_carry(source, partition)
 
     examples = {p: loaded_partition(job.work.partitions, job.work.split(commit.round), p) for p in partitions}
-    if commit.server is None:
-        yield from map_block(job, before.outcome.state, examples, exchanging(job.work, before.outcome, read))
-        return
-    from roundweave.tasks.rounds.asynchronous.steps import map_version
-
+    version = partial(_version, job.work, store, before)
     with generators_kept():
-        for partition, loaded in examples.items():
-            check_machine(job, job.work.partitions.site(partition))
-            arrival = commit.updates[partition].arrival
-            assert arrival is not None
-            flight = InFlight(arrival.push, arrival.version)
-            fetched = _version(job.work, store, before, flight.version)
-            carry = read(before.outcome.carry_from.get(partition), partition)
-            yield map_version(job.work, fetched, flight, (partition, loaded, carry))
+        for inputs in recorded_inputs(job, before.outcome, commit, partitions, read, version):
+            yield from inputs.mapped(job, examples)
 
 
 def _version(work: Work, store: RoundStore, before: Reached, version: int) -> State:

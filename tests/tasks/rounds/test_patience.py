@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from roundweave.tasks.rounds.patience import patience_of
+from roundweave.tasks.rounds.patience import FOREVER, Patience
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,6 @@ from roundweave.tasks.rounds.patience import patience_of
 )
 def test_an_automatic_deadline_is_three_deviations_beyond_the_median(took, seconds) -> None:
     """And never less than a second."""
-    assert patience_of("auto").seconds(took) == seconds
-    assert patience_of(2.5).seconds(took) == 2.5
-    assert patience_of(None).seconds(took) == math.inf
+    assert Patience("auto").seconds(took) == seconds
+    assert Patience(2.5).seconds(took) == 2.5
+    assert FOREVER.seconds(took) == math.inf
