@@ -61,16 +61,15 @@ class GraphExecutor:
 
         It is kept for the next window only if this one ends without a loss.
         """
-        server, self._server, goes_on = self._server, None, True
+        server, self._server = self._server, None
         if server is None or not server.goes_on(job, rounds[0] - 1):
             server = DaskServer(self.pool, job, rounds[0] - 1)
         for commit in server.rounds(rounds[-1]):
             for partition in commit.updates:
                 self.pool.losses.deaths.pop(partition, None)
-            goes_on = not commit.stop and commit.round < job.attempt.rounds
             yield commit
-        # A short window may end before the first look at the workers.
-        self._server = None if self.pool.look() or not goes_on else server
+        if not self.pool.look():  # a short window may end before the first look at the workers
+            self._server = server
 
     def end(self) -> None:
         """Drop the parameter server with what is in flight, if there is one."""

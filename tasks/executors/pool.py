@@ -38,8 +38,8 @@ T = TypeVar("T")
 RESUBMISSIONS = 2
 """How many times in a row lost work is submitted again before a run gives up."""
 
-Compute = Callable[[Sequence[int], int], Iterator[T]]
-"""Yields what becomes of rounds, of which the last may be missing; it gets how often work was lost in a row."""
+Way = Callable[[Sequence[int], int], Iterator[T]]
+"""A way of rounds: yields what becomes of each, the last may be missing; gets how often work was lost in a row."""
 
 
 class WorkerPool:
@@ -105,7 +105,7 @@ class WorkerPool:
         return results
 
     def commits(
-        self, job: Job, first: int, last: int, compute: Compute[Commit], most: int = RESUBMISSIONS
+        self, job: Job, first: int, last: int, compute: Way[Commit], most: int = RESUBMISSIONS
     ) -> Iterator[Commit]:
         """Yield the commits of rounds from `first` to `last`, or until one says to stop; see `despite_losses`."""
         asynchronous = job.work.algorithm.when.asynchronous
@@ -118,7 +118,7 @@ class WorkerPool:
         self,
         job: Job | None,
         rounds: Sequence[int],
-        compute: Compute[T],
+        compute: Way[T],
         most: int = RESUBMISSIONS,
         advice: str = "",
         by_deaths: bool = False,
@@ -284,8 +284,9 @@ def on_cluster(kind: Callable[[Client, Setting], P], setting: Setting) -> Iterat
     Raises `ClusterError`.
     """
     local = setting.scheduler, setting.workers, setting.private, setting.wait_for_workers
-    with connect(*local, {*Placement(setting.sites).resources}, setting.certificates) as client:
-        if isinstance(client.cluster, LocalCluster) and not setting.sites:
+    places = {*Placement(setting.sites).resources}
+    with connect(*local, places, setting.certificates) as client:
+        if isinstance(client.cluster, LocalCluster) and not places:
             setting = replace(setting, store="")  # its workers see what this process sees
         executor = kind(client, setting)
         try:

@@ -121,8 +121,6 @@ class RanksExecutor:
     def _by_tasks(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
         """Yield the commits of Dask's tasks, after those that ranks have made and not told."""
         self.let_go()
-        if losses:
-            self._awaited_workers(job)
         log, raised = job.attempt.open().log, False
         made = [*takewhile(log.has, rounds)]
         yield from map(log.read, made)
@@ -288,8 +286,6 @@ class RunningRanks:
             commit = log.read(self.committed + 1)
             self.committed = commit.round
             yield commit
-            if commit.stop:
-                return
 
     def halt(self) -> None:
         """Have the ranks end after the round that they compute now. Waits for those on workers still there."""

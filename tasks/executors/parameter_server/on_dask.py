@@ -21,7 +21,7 @@ from distributed import Future
 from roundweave.storage.errors import RoundweaveError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.clusters.calls import elsewhere, run_step, step_aside
-from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
+from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished
 from roundweave.tasks.executors.parameter_server.server import ArrivingServer
 from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.rounds.job import Job
@@ -96,8 +96,6 @@ class DaskServer(ArrivingServer):
             for commit in self._wait():
                 self.committed = commit.round
                 yield commit
-                if commit.stop:
-                    return
 
     def _settle(self) -> None:
         """Drop the pushes in flight, and wait for the commits under way. Raises as `finished` does."""
@@ -173,9 +171,9 @@ class DaskServer(ArrivingServer):
             done.append(self._done.get())
         for future, arrived in done:
             if arrived:
-                finished(self.pool.client, future)
+                self.pool.wait(future)
                 self._arrived.extend(arrived)
             else:
-                commits, self._committing = result(self.pool.client, future), None
+                commits, self._committing = self.pool.result(future), None
                 self._seconds |= {p: update.seconds for commit in commits for p, update in commit.updates.items()}
         return commits
