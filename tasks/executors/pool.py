@@ -39,7 +39,7 @@ RESUBMISSIONS = 2
 """How many times in a row lost work is submitted again before a run gives up."""
 
 Way = Callable[[Sequence[int], int], Iterator[T]]
-"""A way of rounds: yields what becomes of each, the last may be missing; gets how often work was lost in a row."""
+"""A way to do rounds: yields what becomes of them, in order; it is told how many times in a row work was lost."""
 
 
 class WorkerPool:
@@ -93,9 +93,11 @@ class WorkerPool:
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
             at = self.placement.needs("gather", 0) if self.reach.ready else {}
             shared = self.client.submit(itself, function, pure=False, resources=at)
-        where = ({"resources": self.placement.needs(kind, number), "pure": False} for number in numbers)
-        asked = zip(numbers, where, strict=True)
-        return list(map(self.result, [self.client.submit(run_step, shared, n, **each) for n, each in asked]))
+        futures: list[Future[T]] = []
+        for number in numbers:
+            at = self.placement.needs(kind, number)
+            futures.append(self.client.submit(run_step, shared, number, pure=False, resources=at))
+        return list(map(self.result, futures))
 
     def _prepared(self, ask: Callable[[], T]) -> T:
         """What `ask` gets from workers before round 1; it is called again after a loss."""
@@ -145,8 +147,9 @@ class WorkerPool:
                     losses = max(losses + 1, int(max(lost.deaths.values(), default=0)) if by_deaths else 0)
                 if losses > most or (losses == most and isinstance(error, DeadlyWork)):
                     what = f"round {rounds[0]}" if rounds[0] else "work before round 1"
+                    kept = f"rounds to {rounds[0] - 1} are kept, `roundweave resume` goes on"
                     line = f"{what} was lost {losses} times ({lost.suspects()}{error})"
-                    raise ClusterError(f"{line}; {advice or _resume_advice(rounds[0])}") from error
+                    raise ClusterError(f"{line}; {advice or (kept if rounds[0] else 'start again')}") from error
                 self.forget()
             except ClusterError as error:
                 raise ClusterError(f"{lost.suspects()}{error}") from error
@@ -293,7 +296,3 @@ def on_cluster(kind: Callable[[Client, Setting], P], setting: Setting) -> Iterat
             yield executor
         finally:
             executor.pool.reach.end()
-
-
-def _resume_advice(round: int) -> str:
-    return f"rounds to {round - 1} are kept, `roundweave resume` goes on" if round else "start again"
