@@ -13,6 +13,7 @@ from typing import Any
 from distributed import Future, wait
 
 from roundweave.storage.rounds.commits import Commit
+from roundweave.tasks.executors.clusters.placement import Task
 from roundweave.tasks.executors.clusters.workers import (
     LOOK_SECONDS,
     LostWork,
@@ -50,10 +51,7 @@ class QuorumRounds:
             blocks, maps = asked or range(job.blocks), RoundTasks(pool, job, self.fan_in)
             first: Any = before or maps.read(round - 1)
             keys = maps.maps(round, first, blocks)
-            counts = [
-                maps.add("accepted", round, block, count_accepted, key)
-                for block, key in zip(blocks, keys, strict=True)
-            ]
+            counts = [maps.add("accepted", round, Task(*key).block, count_accepted, key) for key in keys]
             futures = maps.submit([*keys, *counts, *([] if before else [first])])
             before = before or futures.pop()
             mapped = dict(zip(blocks, futures[: len(blocks)], strict=True))
