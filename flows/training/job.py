@@ -38,6 +38,7 @@ from roundweave.tasks.networks.start import Fork
 from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator
 from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
 from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, sizes_to_draw, window_size
+from roundweave.tasks.rounds.patience import Patience
 
 COMPARED = 100
 """Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
@@ -151,14 +152,15 @@ def prepared(
         new = plan.new and lease.epoch == 1  # no other process has written it since
         store = RoundStore(fenced(place, lease.epoch), rounds=lease.rounds)
         done = 0 if new else _recovered(store, work)
-        fields = {"rounds", "evaluate_every", "deadline", "fsync"}
+        fields = {"rounds", "evaluate_every", "fsync"}
         given = config.model_dump(include=fields) | {
             "best": config.best or "loss",
             "keep": keep,
             "stops": plan.stops,
         }
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
-        job = Job(work, attempt, plan.order, shard=store.schema.shard)
+        patience = Patience(config.deadline)
+        job = Job(work, attempt, plan.order, shard=store.schema.shard, patience=patience)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, config.window, syncing, plan.sampler)
             if done:

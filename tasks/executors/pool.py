@@ -1,198 +1,198 @@
-"""The workers of a cluster as executors see them: who is there, has which data, is lost, and how one is called."""
+"""The workers of a cluster as executors see them: who is there, has which data, and is given which work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import dask
 from dask import annotate  # type: ignore[attr-defined]
-from distributed import Client, Future, get_worker, secede, wait, worker_client
+from distributed import Client, Future, LocalCluster
 
-from roundweave.storage.errors import ClusterError, RoundweaveError, StoreError, listed, show_whole
-from roundweave.tasks.algorithms.maps.backprop import IS_LET_GO
+from roundweave.storage.errors import ClusterError, StoreError
+from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Setting
-from roundweave.tasks.executors.clusters.reaching import MAPS, Mark, StoringProcess
+from roundweave.tasks.executors.clusters.calls import itself, run_step
+from roundweave.tasks.executors.clusters.connecting import connect
+from roundweave.tasks.executors.clusters.placement import BESIDE_MAPS, WITH_EXAMPLES, Key, Placement, Task
+from roundweave.tasks.executors.clusters.reaching import Reach
 from roundweave.tasks.executors.clusters.workers import (
-    ANSWER_SECONDS,
-    LOOK_SECONDS,
-    SITE,
-    Lost,
-    Watch,
+    DeadlyWork,
+    LostWork,
+    connected,
     finished,
     offers,
-    report_timing,
+    result,
     usable_workers,
 )
+from roundweave.tasks.executors.losses import Losses
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.apart import read_frozen
 from roundweave.tasks.rounds.persistence.mapping import load_block, persist_split
-from roundweave.tasks.rounds.timing import Stragglers, notify
 
 T = TypeVar("T")
 
-Key = tuple[str, str, int, Any]
+RESUBMISSIONS = 2
+"""How many times in a row lost work is submitted again before a run gives up."""
 
-
-class Task(NamedTuple):
-    """The parts of a Dask key, which is a plain tuple: `Task(*key)` reads one.
-
-    Dask measures durations by `kind`. A key must never be used for two different tasks, so `spread` names the
-    attempt, how often its work was submitted anew, and the number of blocks. In ``push`` and ``pushes``, one map
-    and several for a parameter server, `round` is the number of the first push and `block` the partitions. In
-    ``data``, `round` is the job's `draw`.
-    """
-
-    kind: str
-    spread: str
-    round: int
-    block: Any
-
-    @property
-    def attempt(self) -> str:
-        return self.spread.split("-")[0]
-
-    def partitions(self, job: Job) -> Sequence[int]:
-        """The partitions that the task works on. Its key has the number of blocks that the plan had then."""
-        if self.kind in PUSHES:
-            return tuple(self.block)
-        return replace(job, blocks=int(self.spread.rpartition("-")[2])).plan_of(self.round).members(self.block)
-
-
-PUSHES = ("push", "pushes")
-"""Kinds of tasks that map what partitions push to a parameter server."""
-
-PLACED = ("data", "map", "score", *PUSHES)
-"""Kinds of tasks that prefer the worker that holds their examples. All other kinds are small, and go first."""
-
-AT_SITES = (*PLACED, "state", "frozen")
-"""Kinds of tasks that run at the site of their partition, or where maps run. All other kinds may use the store."""
-
-STARVED = 3
-"""How many workers may run out of memory one after the other, with nothing done between, before a run gives up."""
+Way = Callable[[Sequence[int], int], Iterator[T]]
+"""A way to do rounds: yields what becomes of them, in order; it is told how many times in a row work was lost."""
 
 
 class WorkerPool:
     """The workers of a Dask client, and the futures that they hold for longer than a window of rounds.
 
-    `deaths` counts by partition how many workers died at its work; a worker that had the work of several, of which
-    it began one, counts as a share for each of them. `out_of_memory` counts workers that ran out of
-    memory since something was done. With `apart`, updates are not stored by the workers that map them, but handed
-    to those that reach the store: as partitions have sites, or as some worker does not reach it.
+    `job` is the one that they work for, or did last.
     """
 
     def __init__(self, client: Client, setting: Setting) -> None:
         self.client = client
-        self.sites = setting.sites
+        self.setting = setting
+        self.job: Job | None = None
         self.workers: list[str] = []
-        self.apart = bool(self.sites)
-        self.deaths: dict[int, Fraction] = {}
-        self.out_of_memory = 0
-        self._mark = Mark.at(setting.store) if setting.store else None
-        self._unreached: dict[str, str] = {}
-        self._storing: StoringProcess | None = None
-        self._watch = Watch(client, setting.worker_timeout)
-        self._stragglers = Stragglers(setting.worker_timeout)
-        self._paused: set[str] = set()
+        self.losses = Losses(client, setting.worker_timeout)
+        self.reach = Reach(client, setting.store, setting.sites)
         self._seen: set[str] = set()
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
-        with suppress(TimeoutError):  # a worker that does not answer will be given up
-            client.run(_import_torch, wait=False, on_error="ignore", callback_timeout=ANSWER_SECONDS)
-        self._ask(usable_workers(client))
+        self.reach.ask(usable_workers(client))
+
+    @property
+    def placement(self) -> Placement:
+        """Where tasks run."""
+        return self.reach.placement
+
+    def each(self, function: Callable[[], T]) -> dict[str, T]:
+        """Call a function on each worker that is there now; the results by the worker's address."""
+        return self._prepared(partial(self._ask_each, function))
+
+    def _ask_each(self, function: Callable[[], T]) -> dict[str, T]:
+        workers = usable_workers(self.client)
+        where = {"allow_other_workers": True, "pure": False}
+        futures = [self.client.submit(run_step, function, workers=[worker], **where) for worker in workers]
+        results = dict(zip(workers, map(self.result, futures), strict=True))
+        if not results.keys() <= {*usable_workers(self.client)}:  # another one has answered for one that is gone
+            raise LostWork("workers come and go while each is asked")
+        return results
+
+    def gather(self, function: Callable[[int], T], numbers: Iterable[int], stored: bool = False) -> list[T]:
+        """Call a function with each partition's number on the workers; the results in order of partitions.
+
+        If `stored`, numbers are of anything else, and the function is called where the store is reached.
+        """
+        return self._prepared(partial(self._ask_of_each, function, tuple(numbers), "gather" if stored else "data"))
+
+    def _ask_of_each(self, function: Callable[[int], T], numbers: Sequence[int], kind: str) -> list[T]:
+        usable_workers(self.client)  # waits for those of sites
+        if kind not in BESIDE_MAPS:
+            self.reach.await_storing()
+        # It is sent once, as it may hold a network; Dask warns of that, and would send it with each number.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
+            at = self.placement.needs("gather", 0) if self.reach.ready else {}
+            shared = self.client.submit(itself, function, pure=False, resources=at)
+        futures: list[Future[T]] = []
+        for number in numbers:
+            at = self.placement.needs(kind, number)
+            futures.append(self.client.submit(run_step, shared, number, pure=False, resources=at))
+        return list(map(self.result, futures))
+
+    def _prepared(self, ask: Callable[[], T]) -> T:
+        """What `ask` gets from workers before round 1; it is called again after a loss."""
+        self.losses.deaths.clear()
+        (results,) = self.despite_losses(None, [0], lambda rounds, losses: iter([ask()]))
+        self.look()
+        return results
+
+    def commits(
+        self, job: Job, first: int, last: int, compute: Way[Commit], most: int = RESUBMISSIONS
+    ) -> Iterator[Commit]:
+        """Yield the commits of rounds from `first` to `last`, or until one says to stop; see `despite_losses`."""
+        asynchronous = job.work.algorithm.when.asynchronous
+        for commit in self.despite_losses(job, range(first, last + 1), compute, most, by_deaths=asynchronous):
+            yield commit
+            if commit.stop:
+                return
+
+    def despite_losses(
+        self,
+        job: Job | None,
+        rounds: Sequence[int],
+        compute: Way[T],
+        most: int = RESUBMISSIONS,
+        advice: str = "",
+        by_deaths: bool = False,
+    ) -> Iterator[T]:
+        """Yield the result of each round of a job. If work is lost, begin again at the first that is not done.
+
+        Round 0 is the work before round 1, when there is no job yet. Raises `ClusterError` if work is lost more
+        often than `most`; it names the partitions at which workers died, and gives an `advice`. With `by_deaths` a
+        partition's deaths count, even if other rounds were done between them.
+        """
+        self.job, lost = job, self.losses
+        losses = lost.out_of_memory = 0
+        while rounds:
+            try:
+                with connected(self.client):
+                    for done in compute(rounds, losses):
+                        yield done
+                        rounds, losses, lost.out_of_memory = rounds[1:], 0, 0
+            except LostWork as error:
+                self.look()
+                if isinstance(error.__cause__, StoreError):
+                    self.reach.ask_again(error.__cause__)
+                else:
+                    losses = max(losses + 1, int(max(lost.deaths.values(), default=0)) if by_deaths else 0)
+                if losses > most or (losses == most and isinstance(error, DeadlyWork)):
+                    what = f"round {rounds[0]}" if rounds[0] else "work before round 1"
+                    kept = f"rounds to {rounds[0] - 1} are kept, `roundweave resume` goes on"
+                    line = f"{what} was lost {losses} times ({lost.suspects()}{error})"
+                    raise ClusterError(f"{line}; {advice or (kept if rounds[0] else 'start again')}") from error
+                self.forget()
+            except ClusterError as error:
+                raise ClusterError(f"{lost.suspects()}{error}") from error
+
+    def look(self) -> bool:
+        """Look at the workers; returns whether one was lost. Raises `ClusterError` as `Losses.look` does."""
+        lost = self.losses.look(self.job)
+        if self.placement.apart and self.losses.workers != self._seen:  # else they are asked before a window
+            self._seen = self.losses.workers
+            self.reach.ask(sorted(offers(self.client)))
+        return lost
+
+    def wait(self, future: Future[Any], unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait for a future, or until `unless` returns True; raises as `finished` does."""
+        finished(self.client, future, unless, self.look)
+
+    def result(self, future: Future[Any]) -> Any:
+        """The value of a future, which is waited for; raises as `workers.result` does."""
+        return result(self.client, future, self.look)
+
+    def there(self) -> list[int]:
+        """The partitions whose site has a worker now."""
+        offered = {name for names in offers(self.client).values() for name in names}
+        return [number for number, resource in enumerate(self.placement.resources) if resource in offered]
 
     def spread(self, job: Job, one_by_one: bool = False, ranks: int = 1) -> Job:
         """The job for the workers that are there now: a block for each `ranks` of them, but none is empty.
 
         If workers came or went since the last call, their data is forgotten and will be loaded again. With
-        `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other. With a
-        deadline each shard is one, too, and with sites, where each partition is a shard.
+        `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other. Each shard is
+        one, too, where rounds do not wait for all, and where each partition has a place, and is a shard.
         """
         workers = usable_workers(self.client)
         if workers != self.workers:
             self.forget()
-            self._ask(workers)
+            self.reach.ask(workers)
             self.workers = workers
         most = len(job.plan.shards)
         if not job.work.drawn_from_present:
             most = min(most, job.work.partitions.taking_part)
-        alone = one_by_one or self.sites or not job.waits_for_all
+        alone = one_by_one or self.placement.resources or not job.waits_for_all
         blocks = most if alone else min(most, max(1, len(workers) // ranks))
         return replace(job, blocks=blocks, one_by_one=one_by_one)
-
-    def _ask(self, workers: Sequence[str]) -> None:
-        """Ask workers whether they reach the store, unless that is known, and have them offer what they can."""
-        if self._mark is None:
-            return
-        self._unreached = {worker: why for worker, why in self._unreached.items() if worker in workers}
-        new, answers = [worker for worker in workers if worker not in self._unreached], dict[str, str]()
-        how: dict[str, Any] = {"on_error": "ignore", "callback_timeout": ANSWER_SECONDS}
-        try:
-            answers = self.client.run(self._mark.offer, workers=new, **how)
-        except TimeoutError:  # a worker that does not answer will be given up
-            notify(f"not all of {len(new)} workers have answered within {ANSWER_SECONDS} s")
-        self._unreached |= answers
-        self.apart = self.apart or any(answers.values())
-        if self._storing is None and self._unreached and all(self._unreached.values()):
-            notify("no worker reaches the store: a process of this machine stores for them")
-            self._storing = StoringProcess(self.client, self._mark.resource)
-        for worker, why in answers.items() if self._storing is None else ():
-            if why:
-                notify(f"worker {worker} does not reach the store ({why.partition(';')[0]}): others store for it")
-
-    @property
-    def stores(self) -> bool:
-        """Whether something stores for workers already; a process that is to do so may not have begun."""
-        return self._storing is None or self._storing.ready
-
-    def await_storing(self) -> None:
-        """Wait for the process that stores for workers, if there is to be one, and check that they reach it."""
-        if self._storing is not None:
-            self._storing.check_reached(list(self._unreached))
-
-    def ask_again(self, error: StoreError) -> None:
-        """Ask all workers again whether they reach the store, as a step failed there; raises its error if so."""
-        before, self._unreached = self._unreached, {}
-        self._ask(usable_workers(self.client))
-        if not any(why and not before.get(worker) for worker, why in self._unreached.items()):
-            raise error
-
-    def end(self) -> None:
-        """End the process that stores for workers, if there is one."""
-        if self._storing is not None:
-            self._storing.end()
-            self._storing = None
-
-    def there(self) -> list[int]:
-        """The partitions whose site has a worker now."""
-        offered = {name for names in offers(self.client).values() for name in names}
-        return [partition for partition, site in enumerate(self.sites) if f"{SITE}{site}" in offered]
-
-    def site_of(self, job: Job, round: int, block: int) -> str:
-        """The site of a block of a round, whose examples are one partition's; empty if there are no sites."""
-        return self.sites[job.plan_of(round).members(block)[0]] if self.sites else ""
-
-    def frozen(self, job: Job, site: str) -> Future[Any]:
-        """A future of the frozen parameters, which are sent to a site, or to where maps run, once."""
-        read = self._hold(job, self.key(job, "frozen-read", 0), read_frozen, self.shared(job))
-        return self._hold(job, self.key(job, "frozen", 0, site), itself, read)
-
-    def needs(self, kind: str, partition: int) -> dict[str, float]:
-        """The Dask resources that a task of this kind needs for a partition; none where any worker can do it."""
-        if not self.apart:
-            return {}
-        if kind not in AT_SITES:
-            return {self._mark.resource: 1} if self._mark else {}
-        return {f"{SITE}{self.sites[partition]}" if self.sites else MAPS: 1}
-
-    def _needs_of(self, job: Job, key: Key) -> dict[str, float]:
-        task = Task(*key)
-        if isinstance(task.block, str) and task.block:
-            return {f"{SITE}{task.block}": 1}
-        return self.needs(task.kind, task.partitions(job)[0] if self.sites and task.kind in PLACED else 0)
 
     def forget(self) -> None:
         """Use new keys from now on, and hold no data. Futures are dropped: cancelling them would disconnect."""
@@ -200,9 +200,9 @@ class WorkerPool:
         self._held = {}
         self.workers = []
 
-    def homes(self, blocks: int) -> list[str]:
-        """The address of the worker that each block prefers."""
-        return [self.workers[block % len(self.workers)] for block in range(blocks)]
+    def home(self, block: int) -> str:
+        """The address of the worker that a block prefers."""
+        return self.workers[block % len(self.workers)]
 
     def key(self, job: Job, kind: str, round: int, block: int | str | tuple[int, ...] = 0) -> Key:
         """The key of a task, which differs from all keys before the last `forget`."""
@@ -212,6 +212,11 @@ class WorkerPool:
         """A future of the job, which is sent to the cluster once."""
         return self._hold(job, self.key(job, f"job-{job.attempt.executor}", 0), itself, job)
 
+    def frozen(self, job: Job, site: str) -> Future[Any]:
+        """A future of the frozen parameters, which are sent to a site, or to where maps run, once."""
+        read = self._hold(job, self.key(job, "frozen-read", 0), read_frozen, self.shared(job))
+        return self._hold(job, self.key(job, "frozen", 0, site), itself, read)
+
     def data(self, job: Job, round: int, load: Callable[..., Any]) -> list[Future[Any]]:
         """Futures of each block's examples in a round, made by `load(job, round, block)`.
 
@@ -219,7 +224,7 @@ class WorkerPool:
         by one, all are loaded before.
         """
         shared, number = self.shared(job), job.draw(round)
-        if self.apart and load is not load_block:
+        if self.placement.apart and load is not load_block:
             load = load_block
             self._hold(job, self.key(job, "split", number), persist_split, shared, round)
         keys = [self.key(job, "data", number, block) for block in range(job.blocks)]
@@ -231,28 +236,26 @@ class WorkerPool:
         }
         examples = [self._hold(job, key, load, shared, round, block) for block, key in enumerate(keys)]
         if job.one_by_one:
-            self.await_loaded(job, examples)
+            self.await_loaded(examples)
         return examples
 
-    def await_loaded(self, job: Job, examples: Iterable[Future[Any]]) -> None:
+    def await_loaded(self, examples: Iterable[Future[Any]]) -> None:
         """Wait until examples are loaded: a worker that dies at a map then had no other partition's to load."""
         for future in examples:
-            finished(self.client, future, look=partial(self.look, job))
+            self.wait(future)
 
     def _hold(self, job: Job, key: Key, function: Any, *arguments: Any) -> Future[Any]:
         """The future of a call, which is kept beyond its window of rounds and made only once for a key."""
         if key not in self._held:
-            home = "" if self.apart else self.homes(Task(*key).block + 1)[-1]
+            home = "" if self.placement.apart else self.home(Task(*key).block)
             self._held[key] = self.submit_one(job, key, home, run_step, function, *arguments)
         return self._held[key]
 
     def submit_one(
-        self, job: Job, key: Key, place: str, function: Callable[..., Any], *arguments: Any, priority: int = 0
+        self, job: Job, key: Key, home: str, function: Callable[..., Any], *arguments: Any, priority: int = 0
     ) -> Future[Any]:
-        """Submit a task that prefers the worker at a place. Futures, also in lists, stand for their values."""
-        where: dict[str, Any] = {"workers": [place], "allow_other_workers": True}
-        if self.apart:  # Dask loses a task that has both
-            where = {"resources": self._needs_of(job, key)}
+        """Submit a task that may prefer the worker at `home`. Futures, also in lists, stand for their values."""
+        where = self.placement.where(job, key, home)
         return self.client.submit(function, *arguments, key=key, priority=priority, **where)
 
     def submit(
@@ -260,147 +263,36 @@ class WorkerPool:
     ) -> list[Future[Any]]:
         """Submit a graph, and return the futures of some of its tasks. Those of a higher `priority` go first."""
         # Dask sends these functions to the scheduler, which cannot import this package: they must not use it.
-        if self.apart:
-            needs = {key: self._needs_of(job, key) for key in graph}
-            where: dict[str, Any] = {"resources": needs.get}
-        else:
-            homes = self.homes(job.blocks)
-            places = {key: [homes[key[3]]] for key in graph if key[0] in PLACED}
-            where = {"workers": lambda key: places.get(key, []), "allow_other_workers": True}
+        homes = {key: self.home(key[3]) if key[0] in WITH_EXAMPLES else "" for key in graph}
+        told = {key: self.placement.where(job, key, home) for key, home in homes.items()}
+        names = next(iter(told.values()))
+        where = {name: {key: each[name] for key, each in told.items()}.get for name in names}
         with annotate(priority=priority, **where):
             return list(self.client.get(graph, keys, sync=False))
 
-    def look(self, job: Job | None = None) -> bool:
-        """Notify of lost and paused workers and of stragglers, and count the deaths of workers by partition.
 
-        Returns whether a worker was lost since the last look. Raises `ClusterError` once `STARVED` workers ran out
-        of memory one after the other.
-        """
-        seen = self._watch.look()
-        if self.apart and {*seen.workers} != self._seen:  # else they are asked before the next window
-            self._seen = {*seen.workers}
-            self._ask(sorted(offers(self.client)))
-        self._stragglers.look(seen.timings)
-        for worker in seen.paused.keys() - self._paused:
-            memory = seen.paused[worker]
-            notify(f"worker {worker} is paused by Dask: it uses {memory} of memory; give workers more")
-        self._paused = set(seen.paused)
-        for lost in seen.lost:
-            at = {partition for _, partition in _parts(job, lost.working, PLACED)}
-            at = at or {partition for partition in [lost.partition] if partition is not None}
-            self.deaths |= {p: self.deaths.get(p, Fraction(0)) + Fraction(1, len(at)) for p in at}
-            self.out_of_memory += bool(lost.memory)
-            again = _parts(job, (*lost.working, *lost.finished), ("map", *PUSHES))
-            of = "push" if job and job.work.algorithm.when.asynchronous else "round"
-            notify(_lost_line(lost, [number for number, _ in again], [part for _, part in again], of))
-            if self.out_of_memory == STARVED:
-                what = f"{self.suspects()}{STARVED} workers ran out of memory in a row ({lost.memory})"
-                self.deaths.clear()  # which are named
-                raise ClusterError(
-                    f"{what}; give workers more memory, or more --partitions of fewer examples each"
-                )
-        return bool(seen.lost)
+class OnPool(Protocol):
+    """An executor that holds a pool."""
 
-    def suspects(self) -> str:
-        """The partitions at which workers died most often, as the beginning of an error text; empty for none."""
-        most = max(self.deaths.values(), default=Fraction(0))
-        at = listed(partition for partition, deaths in self.deaths.items() if deaths == most)
-        return f"workers died at partition {at}: " if most else ""
+    pool: WorkerPool
 
 
-def _parts(job: Job | None, keys: Iterable[Any], kinds: tuple[str, ...]) -> list[tuple[int, int]]:
-    """What Dask keys of a job's attempt are about, as (number, partition), for the tasks of some kinds.
+P = TypeVar("P", bound=OnPool)
 
-    The number is a round; for a ``push`` its own, and for ``data`` the job's `draw`.
+
+@contextmanager
+def on_cluster(kind: Callable[[Client, Setting], P], setting: Setting) -> Iterator[P]:
+    """A context with an executor of a kind on a cluster, which is started if none is named.
+
+    Raises `ClusterError`.
     """
-    if job is None:
-        return []
-    # Other programs on the cluster may have keys of any shape.
-    tasks = [Task(*key) for key in keys if isinstance(key, tuple) and len(key) == 4 and key[0] in kinds]
-    ours = [task for task in tasks if task.attempt == job.attempt.token]
-    return [(task.round, partition) for task in ours for partition in task.partitions(job)]
-
-
-def _lost_line(lost: Lost, numbers: Sequence[int], partitions: Iterable[int], of: str = "round") -> str:
-    """The line about a lost worker: why, and which partitions are mapped again.
-
-    `numbers` are those of rounds, or of pushes; `of` is the word for them.
-    """
-    why = f"has been silent for {lost.silent:.0f} s and is given up" if lost.silent else "is lost"
-    if lost.memory:
-        at = "" if lost.partition is None else f" at partition {lost.partition}"
-        why = f"is lost, as it ran out of memory{at} ({lost.memory})"
-    if not lost.working and not lost.finished:
-        return f"worker {lost.worker} {why}; it had no work"
-    again = listed(partitions)
-    if not again:
-        return f"worker {lost.worker} {why}; its work is done again"
-    return f"worker {lost.worker} {why}; mapped again in {of} {listed(numbers)}: partition {again}"
-
-
-def itself(value: Any) -> Any:
-    return value
-
-
-async def _import_torch() -> None:
-    """Does nothing: to find this function, a worker imports this module and torch, which takes a second or two."""
-
-
-def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function on a worker. From then on the worker's heartbeats report the timing of its maps.
-
-    An error of Roundweave is sent to the client without its cause, which may be a user's and fail to pickle.
-    """
-    report_timing()
-    try:
-        return function(*arguments)
-    except RoundweaveError as error:
-        show_whole(error)
-        error.__cause__ = error.__context__ = None
-        raise
-
-
-def run_until_let_go(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a step that maps. It raises `MapAbandoned` at a batch once the scheduler has let its task go."""
-    tasks, key = get_worker().state.tasks, get_worker().get_current_task()
-    token = IS_LET_GO.set(lambda: key not in tasks or tasks[key].state == "cancelled")
-    try:
-        return run_step(function, *arguments)
-    finally:
-        IS_LET_GO.reset(token)
-
-
-def run_pure(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
-    """Call a step that needs of a job nothing but its work."""
-    return run_step(function, job.work, *arguments)
-
-
-def step_aside(function: Callable[..., Any], job: Job, *arguments: Any) -> Any:
-    """Call a step that mostly waits for the store. If that is far away, the worker runs other tasks meanwhile."""
-    if job.attempt.open().place.at_once > 1:
-        secede()
-    return run_step(function, job, *arguments)
-
-
-def step_after(previous: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a step once another one is done: Dask waits for `previous`, and its value is not used."""
-    return run_step(function, *arguments)
-
-
-def elsewhere(function: Callable[[], T]) -> T:
-    """Call a function on another worker than the one that calls this; in place if there is no other.
-
-    Dask must not choose: it would give the function back to this worker while all others are busy.
-    """
-    here = get_worker().address
-    with worker_client() as client:
-        while others := client.nthreads().keys() - {here}:
-            # The function holds a state and examples: scattering sends them from worker to worker.
-            [sent] = client.scatter([function], hash=False)
-            called: Future[T] = client.submit(run_step, sent, workers=[*others], pure=False)
-            while not called.done() and others & client.nthreads().keys():
-                with suppress(TimeoutError):
-                    wait([called], timeout=LOOK_SECONDS)
-            if called.done():
-                return called.result()
-        return function()
+    local = setting.scheduler, setting.workers, setting.private, setting.wait_for_workers
+    places = {*Placement(setting.sites).resources}
+    with connect(*local, places, setting.certificates) as client:
+        if isinstance(client.cluster, LocalCluster) and not places:
+            setting = replace(setting, store="")  # its workers see what this process sees
+        executor = kind(client, setting)
+        try:
+            yield executor
+        finally:
+            executor.pool.reach.end()

@@ -13,9 +13,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlparse
 
 from distributed import Client, Future, wait
@@ -25,16 +26,16 @@ from roundweave.storage.errors import ClusterError, RoundweaveError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.compute.compute import whole_part
 from roundweave.tasks.executors.base import DEFAULTS, Setting
+from roundweave.tasks.executors.clusters.calls import run_step
 from roundweave.tasks.executors.clusters.workers import (
     LOOK_SECONDS,
     Idleness,
     LostWork,
     processes,
-    result,
     usable_workers,
 )
 from roundweave.tasks.executors.graph import GraphExecutor
-from roundweave.tasks.executors.pool import WorkerPool, run_step
+from roundweave.tasks.executors.pool import RESUBMISSIONS, WorkerPool, on_cluster
 from roundweave.tasks.executors.rank_task import Event, halt, take_part
 from roundweave.tasks.process_group.group import Rendezvous
 from roundweave.tasks.rounds.job import Job
@@ -67,93 +68,94 @@ FOLLOWING_SECONDS = 5
 """Seconds that are waited, after a rank has ended early, for another one to say why."""
 
 
-class RanksExecutor(GraphExecutor):
-    """Runs rounds on the workers of a Dask client, each of which is a rank.
+class RanksExecutor:
+    """Runs rounds on the workers of a Dask client, each of which is a rank, and leaves some to tasks.
 
     Ranks on several machines of an encrypted cluster raise `ClusterError`, unless `plain_ranks` allows that they
     exchange unencrypted data.
     """
 
-    choosing = False
-    """Whether Dask's tasks do the rounds that they do better, instead of an error."""
-
     def __init__(self, client: Client, setting: Setting = DEFAULTS) -> None:
-        super().__init__(client, setting)
-        self._seconds = setting.round_seconds if self.choosing else 0.0
+        self.graph = GraphExecutor(client, setting)
+        self.pool = self.graph.pool
+        self.each, self.gather, self.replay = self.graph.each, self.graph.gather, self.graph.replay
         self._running: RunningRanks | None = None
         self._notified = ""
         self._shared_network = False
         self._map_raised = False
-        self._by_tasks = False
         self._mapped: list[float] = []  # the seconds of the first maps for a parameter server
 
-    def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
-        """Run the rounds from `first` to `last`, and yield each commit as it is made. The ranks go on after it."""
-        workers = self._awaited_workers(job)
-        self._by_tasks = (job.ranks == 1 and self._seconds >= SHORT_SECONDS) or not self._can(job, workers)
-        for commit in super().run(job, first, last):
-            if self._by_tasks:
-                self._seconds = min(self._seconds, commit.seconds)
+    opened: ClassVar[Any] = classmethod(on_cluster)
+
+    def run(self, job: Job, first: int, last: int, by_tasks: bool = False) -> Iterator[Commit]:
+        """Run the rounds from `first` to `last`, and yield each commit as it is made. The ranks go on after it.
+
+        With `by_tasks`, Dask's tasks do all of these rounds.
+        """
+        able = not by_tasks and self._can(job, self._awaited_workers(job))
+        most = RESUBMISSIONS + able * _sharing_losses(job)
+        compute = partial(self._compute if able else self._by_tasks, job)
+        for commit in self.pool.commits(job, first, last, compute, most):
             if commit.server and len(self._mapped) < FIRST_MAPS:
                 self._mapped += [each.seconds for each in commit.updates.values()]
             yield commit
 
     def _compute(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
         """Yield the commits of the ranks, or after losses, or if a map raised, those of Dask's tasks."""
-        asynchronous = job.work.algorithm.when.asynchronous
-        by_tasks = self._by_tasks or self._map_raised or losses > self._sharing_losses(job)
-        if losses or (by_tasks and asynchronous):
-            self._let_go(halting=asynchronous)
-            self._awaited_workers(job)
-        if by_tasks:
-            log, raised = job.attempt.open().log, False
-            made = [*takewhile(log.has, rounds)] if asynchronous else []  # ranks are ahead of what they tell
-            yield from map(log.read, made)
-            rest = rounds[len(made) :]
-            for commit in super()._compute(job, rest, losses) if rest else ():
-                self._map_raised = raised = raised or any(record.raised for record in commit.updates.values())
-                yield commit
+        if self._map_raised or losses > _sharing_losses(job):
+            yield from self._by_tasks(job, rounds, losses)
             return
+        if losses:
+            self.let_go()
+            self._awaited_workers(job)
         try:
             yield from self._by_ranks(job, rounds[0], rounds[-1])
+        except LostWork:
+            self.let_go()
+            raise
         except MapRaised:
-            self._let_go(halting=asynchronous)
+            self.let_go()
             self.pool.forget()
             self._map_raised = True
 
-    def _sharing_losses(self, job: Job | None) -> int:
-        return 0 if job is None or self._by_tasks or job.ranks == 1 else SHARING_LOSSES
-
-    def _most_losses(self, job: Job | None) -> int:
-        return super()._most_losses(job) + self._sharing_losses(job)
+    def _by_tasks(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
+        """Yield the commits of Dask's tasks, after those that ranks have made and not told."""
+        self.let_go()
+        log, raised = job.attempt.open().log, False
+        made = [*takewhile(log.has, rounds)]
+        yield from map(log.read, made)
+        rest = rounds[len(made) :]
+        for commit in self.graph.compute(job, rest, losses) if rest else ():
+            self._map_raised = raised = raised or any(record.raised for record in commit.updates.values())
+            yield commit
 
     def end(self) -> None:
         """Halt the ranks after the round that they are computing, and wait until they have ended."""
-        super().end()
-        self._let_go(halting=True)
+        self.graph.end()
+        self.let_go()
 
-    def _let_go(self, halting: bool = False) -> None:
-        """Let the ranks end; if `halting`, wait until they have. No two parameter servers may commit at once."""
+    def let_go(self) -> None:
+        """Let the ranks end, and wait until they have: no two parameter servers may commit at once."""
         if self._running is not None:
-            if halting:
-                self._running.halt()
+            self._running.halt()
             self._running.release()
             self._running = None
 
     def _awaited_workers(self, job: Job) -> dict[str, tuple[str, int]]:
         """The `processes` of the workers; waits a while if ranks shared a network and too few are left for it."""
-        deadline, workers = time.monotonic() + SHARING_SECONDS, processes(self.client)
-        while self._shared_network and min(len(workers), len(usable_workers(self.client))) < job.ranks:
-            if time.monotonic() > deadline:
+        until, client = time.monotonic() + SHARING_SECONDS, self.pool.client
+        workers = processes(client)
+        while self._shared_network and min(len(workers), len(usable_workers(client))) < job.ranks:
+            if time.monotonic() > until:
                 break
             time.sleep(LOOK_SECONDS)
-            workers = processes(self.client)
+            workers = processes(client)
         return workers
 
     def _by_ranks(self, job: Job, first: int, last: int) -> Iterator[Commit]:
         """Yield the commits of the running ranks, or of new ranks if workers came or went or none are running."""
         spread = self.pool.spread(job.run_by("ranks"), ranks=job.ranks)
-        serving = int(job.work.algorithm.when.asynchronous)  # how many ranks map no block
+        serving = _serving(job)
         spread = replace(spread, blocks=max(1, min(spread.blocks, len(self.pool.workers) - serving)))
         if self._running is None or not self._running.goes_on(spread, first - 1, self.pool.workers):
             self.end()
@@ -165,60 +167,79 @@ class RanksExecutor(GraphExecutor):
 
     def _can(self, job: Job, workers: Mapping[str, tuple[str, int]]) -> bool:
         """Whether ranks can do the job: there are enough workers, each a process of its own with an address."""
-        if self.pool.apart or job.attempt.deadline or not self._serves(job, len(workers)):
+        if self.pool.placement.apart or not job.waits_for_all:
             return False
-        if self._notifies_why_not(job, len(workers)):
+        if not (self._serves(job, len(workers)) and self._share(job, len(workers))):
             return False
-        if self._would_send_plain(workers):
-            return False
+        if self.send_plain(workers):
+            raise ClusterError(
+                "the cluster encrypts its messages, and ranks on several machines do not; give --executor graph, "
+                "or --plain-ranks where nobody else is on their network"
+            )
         return len(set(workers.values())) == len(workers) and all(urlparse(worker).hostname for worker in workers)
 
     def _serves(self, job: Job, workers: int) -> bool:
         """Whether one of so many workers may be the job's parameter server, if it needs one, and not map."""
-        if not job.work.algorithm.when.asynchronous:
+        if not _serving(job):
             return True
         mapping = min(workers - 1, job.work.partitions.taking_part)
         known = min(self._mapped) if len(self._mapped) >= FIRST_MAPS else 0.0
         return job.ranks == 1 and mapping > 0 and known / mapping < TASK_SECONDS
 
-    def _would_send_plain(self, workers: Mapping[str, tuple[str, int]]) -> bool:
-        """Whether ranks would send unencrypted data over the network of an encrypted cluster.
+    def _share(self, job: Job, workers: int) -> bool:
+        """Whether ranks can share the job's network as asked; if not, notify once of the reason."""
+        part, why = whole_part(job.work.algorithm) if job.ranks > 1 else None, ""
+        if part:
+            why = f"{part} needs whole networks in one place"
+        elif job.ranks > workers:
+            why = f"{job.ranks} ranks that share a network need as many workers, of which there are {workers}"
+        if why and why != self._notified:
+            self._notified = why
+            notify(f"{why}: each has the whole network")
+        return not why
 
-        `workers` has the machine and process of each worker. Raises `ClusterError` unless the executor may choose.
+    def send_plain(self, workers: Mapping[str, tuple[str, int]]) -> bool:
+        """Whether ranks would send unencrypted data over the network of an encrypted cluster, and may not.
+
+        `workers` has the machine and process of each worker.
         """
         machines = {machine for machine, _ in workers.values()}
         encrypted = any(urlparse(worker).scheme in ENCRYPTED for worker in workers)
-        if self.setting.plain_ranks or len(machines) == 1 or not encrypted:
-            return False
-        if self.choosing:
-            return True
-        raise ClusterError(
-            "the cluster encrypts its messages, and ranks on several machines do not; give --executor graph, "
-            "or --plain-ranks where nobody else is on their network"
-        )
-
-    def _notifies_why_not(self, job: Job, workers: int) -> bool:
-        """Whether ranks cannot share the job's network as asked; if so, notify once of the reason."""
-        ranks, algorithm = job.ranks, job.work.algorithm
-        why = ""
-        if ranks > 1 and (part := whole_part(algorithm)):
-            why = f"{part} needs whole networks in one place"
-        elif ranks > workers:
-            why = f"{ranks} ranks that share a network need as many workers, of which there are {workers}"
-        if why and why != self._notified:
-            notify(f"{why}: each has the whole network")
-        self._notified = why or self._notified
-        return bool(why)
+        return encrypted and len(machines) > 1 and not self.pool.setting.plain_ranks
 
 
-class AutoExecutor(RanksExecutor):
+class AutoExecutor:
     """Runs rounds by ranks, and by Dask's tasks those that take long, since a lost worker costs less there.
 
     Networks that ranks share are never left to tasks because of that. Ranks that would have to exchange
     unencrypted data are not chosen.
     """
 
-    choosing = True
+    def __init__(self, client: Client, setting: Setting = DEFAULTS) -> None:
+        self.ranks = RanksExecutor(client, setting)
+        self.pool, self.end = self.ranks.pool, self.ranks.end
+        self.each, self.gather, self.replay = self.ranks.each, self.ranks.gather, self.ranks.replay
+        self._seconds = setting.round_seconds
+
+    opened: ClassVar[Any] = classmethod(on_cluster)
+
+    def run(self, job: Job, first: int, last: int) -> Iterator[Commit]:
+        """Run the rounds from `first` to `last`, and yield each commit as it is made."""
+        long = job.ranks == 1 and self._seconds >= SHORT_SECONDS
+        by_tasks = long or self.ranks.send_plain(processes(self.pool.client))
+        for commit in self.ranks.run(job, first, last, by_tasks):
+            self._seconds = min(self._seconds, commit.seconds)
+            yield commit
+
+
+def _sharing_losses(job: Job) -> int:
+    """How many times in a row a loss leaves a round to ranks again."""
+    return SHARING_LOSSES if job.ranks > 1 else 0
+
+
+def _serving(job: Job) -> int:
+    """How many ranks map no block, as a parameter server does not."""
+    return int(job.work.algorithm.when.asynchronous)
 
 
 def _rank_workers(job: Job, workers: list[str]) -> list[str]:
@@ -226,8 +247,7 @@ def _rank_workers(job: Job, workers: list[str]) -> list[str]:
 
     One that has no block is the first rank if that is a parameter server.
     """
-    server = workers[job.blocks : job.blocks + 1] if job.work.algorithm.when.asynchronous else []
-    return server + workers[: job.blocks * job.ranks]
+    return workers[job.blocks : job.blocks + _serving(job)] + workers[: job.blocks * job.ranks]
 
 
 class RunningRanks:
@@ -248,8 +268,7 @@ class RunningRanks:
         self._error: RoundweaveError | None = None
         self._first_ended = False
         self._draw = job.draw(round + 1)
-        server: list[Any] = [{}] if job.work.algorithm.when.asynchronous else []
-        self._data = server + pool.data(job, round + 1, load_and_persist)
+        self._data: list[Any] = [{}] * _serving(job) + pool.data(job, round + 1, load_and_persist)
         pool.client.subscribe_topic(self._topic, self._listen)
         self._ranks = {0: self._submit(0, port=0)}
 
@@ -267,8 +286,6 @@ class RunningRanks:
             commit = log.read(self.committed + 1)
             self.committed = commit.round
             yield commit
-            if commit.stop:
-                return
 
     def halt(self) -> None:
         """Have the ranks end after the round that they compute now. Waits for those on workers still there."""
@@ -326,7 +343,7 @@ class RunningRanks:
             self._made = max(self._made, number)
 
     def _look(self) -> None:
-        if self.pool.look(self.job):
+        if self.pool.look():
             raise LostWork("the worker of a rank is lost")
         if self._broken is not None and time.monotonic() > self._broken + FOLLOWING_SECONDS:
             if self._error is not None:
@@ -343,7 +360,7 @@ class RunningRanks:
         self._first_ended = self._first_ended or rank == 0
         last: int | None = None
         try:
-            last = result(self.pool.client, self._ranks[rank])
+            last = self.pool.result(self._ranks[rank])
         except RoundweaveError as error:
             self._error = self._error or error
         if self._error is not None and self._first_ended:

@@ -25,6 +25,7 @@ from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.fingerprints import Fingerprint
 from roundweave.tasks.numerics.pinning import derive_seed
 from roundweave.tasks.own_code.code import Code, WithCode
+from roundweave.tasks.rounds.patience import FOREVER, Patience
 from roundweave.tasks.rounds.scorers import Scorer
 
 
@@ -242,10 +243,6 @@ def sizes_to_draw(partitions: Partitions, number: int) -> Sequence[int]:
     return partitions.sizes(number) if by_size else range(partitions.split.partitions)
 
 
-AUTO_DEADLINE = "auto"
-"""The deadline of a round that follows from how long partitions took in the rounds before."""
-
-
 @dataclass(frozen=True)
 class Attempt:
     """One process's attempt to run rounds: where it stores them, how many, and when it ends early.
@@ -253,8 +250,7 @@ class Attempt:
     `store` is the run's address. `token` and `epoch` are those of the lease by which it alone may write. `rounds`
     is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every`
     rounds, and `keep` says what is written of them. `best` names the score by which rounds are compared. The
-    attempt ends early after a commit for which one of `stops` says why. A round waits no longer for its partitions
-    than `deadline` seconds, or than is usual if that is `AUTO_DEADLINE`. `executor` is the name of what runs it.
+    attempt ends early after a commit for which one of `stops` says why. `executor` is the name of what runs it.
     """
 
     store: str
@@ -264,7 +260,6 @@ class Attempt:
     evaluate_every: int = 1
     best: str = "loss"
     stops: tuple[Callable[[Commit], str | None], ...] = ()
-    deadline: float | str | None = None
     fsync: bool = False
     keep: Keep = field(default_factory=All)
     executor: str = ""
@@ -294,7 +289,7 @@ class Job:
 
     `order` is the order in which pushes arrive at a parameter server; None leaves it to the executor. A round maps
     the partitions in so many `blocks`, `one_by_one` or all at once. The updates of `shard` neighbouring partitions
-    are stored in one file.
+    are stored in one file. `patience` is that of its rounds.
     """
 
     work: Work
@@ -303,6 +298,7 @@ class Job:
     blocks: int = 1
     one_by_one: bool = False
     shard: int = 1
+    patience: Patience = FOREVER
 
     @property
     def plan(self) -> RoundPlan:
@@ -320,7 +316,7 @@ class Job:
     @property
     def waits_for_all(self) -> bool:
         """Whether a round needs an answer of each partition that takes part, and these are known beforehand."""
-        return not self.attempt.deadline and not self.work.drawn_from_present
+        return self.patience == FOREVER and not self.work.drawn_from_present
 
     @property
     def ranks(self) -> int:

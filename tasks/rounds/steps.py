@@ -114,17 +114,20 @@ Given = tuple[int, Partition, Mapping[str, Vectors]]
 """What a map gets of a partition: its number, its examples, and what it carries, vectors (element,) by slot."""
 
 
-def map_groups(work: Work, state: State, given: Iterable[Given]) -> Iterator[list[Mapped]]:
+def map_groups(
+    work: Work, state: State, given: Iterable[Given], number: int | None = None
+) -> Iterator[list[Mapped]]:
     """Map partitions from a state, as many at once as are stacked, and yield those in one list.
 
-    They may be yielded in another order than they were given.
+    They may be yielded in another order than they were given. `number` is that of `map_together`, by default that
+    of the round after the state.
     """
     together = work.compute.stacked
     if together > 1:  # partitions with equally many examples have batches of the same lengths
         given = sorted(given, key=lambda each: len(each[1].train))
     remaining = iter(given)
     while group := list(islice(remaining, together)):
-        yield map_together(work, state, state.round + 1, group)
+        yield map_together(work, state, state.round + 1 if number is None else number, group)
 
 
 def map_together(work: Work, state: State, number: int, given: Sequence[Given]) -> list[Mapped]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlparse
@@ -18,19 +19,18 @@ from urllib.parse import urlparse
 import dask
 from distributed import Client, Nanny, Status
 
-from roundweave.storage.errors import ClusterError, RoundweaveError
+from roundweave.storage.errors import ClusterError, RoundweaveError, StoreError
 from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.values.hashing import bytes_digest
 from roundweave.tasks.executors.clusters.connecting import NO_PAGES
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
-from roundweave.tasks.executors.clusters.workers import STORES_ONLY
+from roundweave.tasks.executors.clusters.placement import TO_MAP, Placement
+from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, STORES_ONLY, usable_workers
+from roundweave.tasks.rounds.timing import notify
 
 MARK = "roundweave.mark"
 """The file in a folder of runs by which a worker knows that it sees this folder, and not one of the same path."""
-
-MAPS = "roundweave-maps"
-"""The resource of all workers but a process that only stores."""
 
 MANY = 1000.0
 """How much of a resource a worker has that it never runs out of."""
@@ -78,7 +78,7 @@ class Mark:
     async def offer(self, dask_worker: Any) -> str:
         """Have the worker that calls this offer to map, and to store where it can; returns why it cannot."""
         why = self.unreached()
-        resources = {MAPS: MANY, self.resource: 0.0 if why else MANY}
+        resources = {TO_MAP: MANY, self.resource: 0.0 if why else MANY}
         if resources.items() - dask_worker.state.total_resources.items():
             await dask_worker.set_resources(**resources)
             # Dask looks for tasks that wait for a resource only where a worker's status changes.
@@ -86,6 +86,64 @@ class Mark:
                 dask_worker.status = Status.paused
                 dask_worker.status = Status.running
         return why
+
+
+class Reach:
+    """Which workers of a client reach the store at an address, and a process that stores where none does.
+
+    Without an address all do. `placement` follows: tasks are apart once one does not, or where partitions have
+    `sites`.
+    """
+
+    def __init__(self, client: Client, address: str, sites: tuple[str, ...] = ()) -> None:
+        self.client = client
+        self._mark = Mark.at(address) if address else None
+        self.placement = Placement(sites, self._mark.resource if self._mark else "", apart=bool(sites))
+        self._unreached: dict[str, str] = {}
+        self._storing: StoringProcess | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether something stores for workers already; a process that is to do so may not have begun."""
+        return self._storing is None or self._storing.ready
+
+    def ask(self, workers: Collection[str]) -> None:
+        """Ask workers whether they reach the store, unless that is known, and have them offer what they can."""
+        if self._mark is None:
+            return
+        self._unreached = {worker: why for worker, why in self._unreached.items() if worker in workers}
+        new, answers = [worker for worker in workers if worker not in self._unreached], dict[str, str]()
+        how: dict[str, Any] = {"on_error": "ignore", "callback_timeout": ANSWER_SECONDS}
+        try:
+            answers = self.client.run(self._mark.offer, workers=new, **how)
+        except TimeoutError:  # a worker that does not answer will be given up
+            notify(f"not all of {len(new)} workers have answered within {ANSWER_SECONDS} s")
+        self._unreached |= answers
+        self.placement = replace(self.placement, apart=self.placement.apart or any(answers.values()))
+        if self._storing is None and self._unreached and all(self._unreached.values()):
+            notify("no worker reaches the store: a process of this machine stores for them")
+            self._storing = StoringProcess(self.client, self._mark.resource)
+        for worker, why in answers.items() if self._storing is None else ():
+            if why:
+                notify(f"worker {worker} does not reach the store ({why.partition(';')[0]}): others store for it")
+
+    def ask_again(self, error: StoreError) -> None:
+        """Ask all workers again whether they reach the store, as a step failed there; raises its error if so."""
+        before, self._unreached = self._unreached, {}
+        self.ask(usable_workers(self.client))
+        if not any(why and not before.get(worker) for worker, why in self._unreached.items()):
+            raise error
+
+    def await_storing(self) -> None:
+        """Wait for the process that stores for workers, if there is to be one, and check that they reach it."""
+        if self._storing is not None:
+            self._storing.check_reached(list(self._unreached))
+
+    def end(self) -> None:
+        """End the process that stores for workers, if there is one."""
+        if self._storing is not None:
+            self._storing.end()
+            self._storing = None
 
 
 class StoringProcess:

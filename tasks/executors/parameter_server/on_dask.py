@@ -20,9 +20,10 @@ from distributed import Future
 
 from roundweave.storage.errors import RoundweaveError
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished, result
+from roundweave.tasks.executors.clusters.calls import elsewhere, run_step, step_aside
+from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished
 from roundweave.tasks.executors.parameter_server.server import ArrivingServer
-from roundweave.tasks.executors.pool import WorkerPool, elsewhere, run_step, step_aside
+from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist
 from roundweave.tasks.rounds.persistence.pushes import commit_server_rounds
@@ -44,11 +45,13 @@ class DaskServer(ArrivingServer):
     """
 
     def __init__(self, pool: WorkerPool, job: Job, round: int) -> None:
-        again = operator.call if pool.apart else elsewhere  # where examples stay, a map that raised is tried there
+        again = (
+            operator.call if pool.placement.apart else elsewhere
+        )  # where examples stay, a map that raised is tried there
         super().__init__(pool.spread(job), round, self._submit, again)
         self.pool = pool
         self.committed = round
-        self._homes = pool.homes(self.job.blocks)
+        self._homes = [pool.home(block) for block in range(self.job.blocks)]
         self._home = self._homes[0]  # the worker that the server's own tasks prefer
         self._done: SimpleQueue[tuple[Future[Any], Sequence[int]]] = SimpleQueue()
         self._committing: Future[Any] | None = None
@@ -78,9 +81,9 @@ class DaskServer(ArrivingServer):
         self._home = self._fastest()
         self._server.data = self.pool.data(self.job, self._server.round + 1, load_and_persist)
         due = self._go_on()
-        suspects = due & self.pool.deaths.keys()
+        suspects = due & self.pool.losses.deaths.keys()
         if suspects:
-            self.pool.await_loaded(self.job, self._server.data)
+            self.pool.await_loaded(self._server.data)
         for partition in suspects:  # one after the other, so that the next death is that of one alone
             self._begin([partition])
             while partition not in self._arrived:
@@ -93,8 +96,6 @@ class DaskServer(ArrivingServer):
             for commit in self._wait():
                 self.committed = commit.round
                 yield commit
-                if commit.stop:
-                    return
 
     def _settle(self) -> None:
         """Drop the pushes in flight, and wait for the commits under way. Raises as `finished` does."""
@@ -158,7 +159,7 @@ class DaskServer(ArrivingServer):
         """Wait for pushes or commits, and return the commits. Raises `LostWork` once a worker is gone."""
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._looked = time.monotonic()
-            if self.pool.look(self.job):
+            if self.pool.look():
                 raise LostWork("a worker is gone")
         commits: list[Commit] = []
         try:
@@ -170,9 +171,9 @@ class DaskServer(ArrivingServer):
             done.append(self._done.get())
         for future, arrived in done:
             if arrived:
-                finished(self.pool.client, future)
+                self.pool.wait(future)
                 self._arrived.extend(arrived)
             else:
-                commits, self._committing = result(self.pool.client, future), None
+                commits, self._committing = self.pool.result(future), None
                 self._seconds |= {p: update.seconds for commit in commits for p, update in commit.updates.items()}
         return commits

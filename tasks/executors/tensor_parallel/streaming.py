@@ -97,7 +97,7 @@ class NetworkShare:
         """Map a block with the ranks that share the network, store its updates, and fold this rank's share."""
         job, round = self.job, before.state.round + 1
         carry = exchanging(job.work, before, self._read_carry)
-        mapped = map_block(job, before.state, data, carry, partial(self._settled, before))
+        mapped = map(partial(self._settled, before), map_block(job, before.state, data, carry))
         return persist_and_fold(job, round, block, mapped, self._persist)
 
     def _read(self, commit: Commit, path: str, into: torch.Tensor) -> None:

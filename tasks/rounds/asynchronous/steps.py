@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Arrival, InFlight, ServerRecord, UpdateRecord
-from roundweave.storage.values.state import State, Update
+from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
 from roundweave.tasks.data.splits.split import Cohort
@@ -18,11 +18,8 @@ from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work, sizes_to_draw
 from roundweave.tasks.rounds.steps import (
     BlockResult,
-    Given,
-    Mapped,
     Outcome,
     fold_block,
-    map_together,
     reduce_apply,
 )
 
@@ -76,13 +73,6 @@ def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:
     if len(server.in_flight) != work.partitions.taking_part:
         raise RoundFailed(f"the server's record has {len(server.in_flight)} partitions in flight; restore it")
     return server
-
-
-def map_version(work: Work, fetched: State, in_flight: InFlight, given: Given) -> Mapped:
-    """Map a partition for the push that is in flight, from the state that it fetched and what it carries."""
-    partition, examples, carry = given
-    inputs = (partition, examples, carried(work, in_flight, carry))
-    return map_together(work, fetched, in_flight.push, [inputs])[0]
 
 
 def carried(work: Work, in_flight: InFlight, carry: Mapping[str, Vectors]) -> Mapping[str, Vectors]:

@@ -29,8 +29,8 @@ from roundweave.tasks.rounds.asynchronous.steps import Pushed, recorded_push, ru
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import persist_and_fold, record_of
-from roundweave.tasks.rounds.persistence.recomputing import Inputs, inputs_of, read_outcome, recomputing
+from roundweave.tasks.rounds.persistence.mapping import Inputs, persist_and_fold, record_of, recorded_inputs
+from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputing
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
     among = _of_block(job, stored, block) if stored.server else job.plan_of(round).members(block)
     partitions = [partition for partition in among if partition in stored.updates.keys() - _raised(stored)]
     read, fetched = partial(_carry, job), partial(read_outcome, job)
-    return inputs_of(job, before, stored, partitions, read, lambda version: fetched(version).state)
+    return recorded_inputs(job, before, stored, partitions, read, lambda version: fetched(version).state)
 
 
 def _of_block(job: Job, stored: Commit, block: int) -> list[int]:

@@ -16,11 +16,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
+from roundweave.storage.errors import StoreDamaged
 from roundweave.storage.places.base import beside
-from roundweave.storage.rounds.commits import UpdateRecord
+from roundweave.storage.rounds.commits import Commit, InFlight, UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import State, Update
@@ -34,7 +35,7 @@ from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.rounds.job import Job, Work
 from roundweave.tasks.rounds.scorers import parts_of
-from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, map_groups, map_together
+from roundweave.tasks.rounds.steps import BlockResult, Given, Mapped, Outcome, fold_block, map_groups
 
 
 def load_and_persist(job: Job, round: int, block: int) -> BlockExamples:
@@ -105,10 +106,6 @@ Carry = Callable[[int], Mapping[str, Vectors]]
 """Gives what a partition carries into a round, vectors (element,) by slot."""
 
 
-Settle = Callable[[Mapped], Mapped]
-"""Gives the final result of a map: mapped once more if it raised, or refused for what other ranks say of it."""
-
-
 def map_and_persist(
     job: Job, before: Outcome, data: BlockExamples, block: int, again: Again = operator.call
 ) -> BlockResult:
@@ -123,17 +120,19 @@ def map_and_persist(
 
 
 def map_twice(
-    job: Job, state: State, data: BlockExamples, carry: Carry, again: Again = operator.call
+    job: Job,
+    state: State,
+    data: BlockExamples,
+    carry: Carry,
+    again: Again = operator.call,
+    number: int | None = None,
 ) -> Iterator[Mapped]:
     """Map a block's partitions as `map_block` does; `again` maps one once more whose map raised."""
-
-    def settled(mapped: Mapped) -> Mapped:
-        if not mapped.raised:
-            return mapped
-        partition = mapped.partition
-        return again(partial(map_again, job, state, partition, data[partition], carry(partition)))
-
-    return map_block(job, state, data, carry, settled)
+    for first in map_block(job, state, data, carry, number):
+        mapped, partition = first, first.partition
+        if first.raised:
+            mapped = again(partial(map_again, job, state, (partition, data[partition], carry(partition)), number))
+        yield replace(mapped, seconds=first.seconds, worker=first.worker)
 
 
 @contextmanager
@@ -161,19 +160,20 @@ def persisting(job: Job, round: int, partitions: Iterable[int]) -> Iterator[Pers
 
 
 def map_block(
-    job: Job, state: State, data: BlockExamples, carry: Carry, settled: Settle = lambda mapped: mapped
+    job: Job, state: State, data: BlockExamples, carry: Carry, number: int | None = None
 ) -> Iterator[Mapped]:
     """Map a block's partitions from a state, as many at once as are stacked.
 
-    `data` are the examples of the partitions that take part, and `carry` gives what each carries. Needs no store.
+    `data` are the examples of the partitions that take part, and `carry` gives what each carries. `number` is that
+    of a push to a parameter server. Needs no store.
     """
     for site in {job.work.partitions.site(partition) for partition in data}:
         check_machine(job, site)
     began = time.perf_counter()
     with generators_kept():
-        for group in map_groups(job.work, state, ((p, data[p], carry(p)) for p in data)):
+        for group in map_groups(job.work, state, ((p, data[p], carry(p)) for p in data), number):
             seconds = (time.perf_counter() - began) / len(group)
-            for mapped in map(settled, group):
+            for mapped in group:
                 yield replace(mapped, seconds=seconds, worker=this_worker())
             began = time.perf_counter()
 
@@ -196,10 +196,56 @@ def persist_and_fold(
     return BlockResult(nodes, {partition: record() for partition, record in records.items()}, job.work.code)
 
 
-def map_again(job: Job, state: State, partition: int, examples: Partition, carry: Mapping[str, Vectors]) -> Mapped:
-    """Map one partition of a round once more, in whichever process this is called."""
-    check_machine(job, job.work.partitions.site(partition))
-    return map_together(job.work, state, state.round + 1, [(partition, examples, carry)])[0]
+def map_again(job: Job, state: State, given: Given, number: int | None) -> Mapped:
+    """Map one partition once more, in whichever process this is called."""
+    check_machine(job, job.work.partitions.site(given[0]))
+    [[mapped]] = map_groups(job.work, state, [given], number)
+    return mapped
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What some partitions were mapped from: a state, what each carries, and the `number` of a push."""
+
+    state: State
+    partitions: Sequence[int]
+    carry: Carry
+    number: int | None = None
+
+    def read(self) -> Inputs:
+        """The same, with all that is carried in memory, so that it can be sent."""
+        carries = {partition: self.carry(partition) for partition in self.partitions}
+        return replace(self, carry=carries.__getitem__)
+
+    def mapped(self, job: Job, data: BlockExamples) -> Iterator[Mapped]:
+        """Map the partitions again; `data` are the examples of the block."""
+        examples = {partition: data[partition] for partition in self.partitions}
+        return map_block(job, self.state, examples, self.carry, self.number)
+
+
+def recorded_inputs(
+    job: Job,
+    before: Outcome,
+    commit: Commit,
+    partitions: Sequence[int],
+    read: Read,
+    version: Callable[[int], State],
+) -> Iterator[Inputs]:
+    """What some partitions of a committed round were mapped from, by the outcome before it.
+
+    `version` gives the state after a round, from which a push to a parameter server began.
+    """
+    if commit.server is None:
+        yield Inputs(before.state, partitions, exchanging(job.work, before, read))
+        return
+    from roundweave.tasks.rounds.asynchronous.steps import carried
+
+    for partition in partitions:
+        if (arrival := commit.updates[partition].arrival) is None:
+            raise StoreDamaged(f"round {commit.round} has no record of how the push of {partition} arrived")
+        carry = read(before.carry_from.get(partition), partition)
+        own = carried(job.work, InFlight(arrival.push, arrival.version), carry)
+        yield Inputs(version(arrival.version), [partition], {partition: own}.__getitem__, arrival.push)
 
 
 def check_machine(job: Job, at: str) -> None:
@@ -226,7 +272,7 @@ def _persist(job: Job, store: RoundStore, round: int, shard: Sequence[Mapped]) -
     Nothing is written of a round that was committed before, without those that came too late.
     """
     stored = {each.partition: each.update for each in shard if job.stores_update(round, each.refused)}
-    if not (job.attempt.deadline and store.log.has(round)):
+    if job.waits_for_all or not store.log.has(round):
         store.tensors.write_updates(round, stored)
     return {each.partition: record_of(each, each.partition in stored) for each in shard}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,14 +11,14 @@ from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import Vectors, tensor_bytes
 from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.rounds.asynchronous.steps import Pushed, carried, map_version, serve
+from roundweave.tasks.rounds.asynchronous.steps import Pushed, carried, serve
 from roundweave.tasks.rounds.job import STORE, Job
 from roundweave.tasks.rounds.persistence.apart import with_bytes
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
-from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, record_of, this_worker
+from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, map_twice, record_of
 from roundweave.tasks.rounds.persistence.recomputing import read_outcome
 from roundweave.tasks.rounds.scoring import Tally
-from roundweave.tasks.rounds.steps import Mapped, Outcome
+from roundweave.tasks.rounds.steps import Outcome
 
 Ref = list[Any]
 """Where a push is, ``[result, place]``: the result of its task is a list of pushes, `place` the index in it."""
@@ -45,20 +44,13 @@ def make_pushes(job: Job, data: BlockExamples, dues: Sequence[Due], again: Again
 
 def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
     partition, in_flight, fetched, before = due
-    carry = before if isinstance(before, Mapping) else at(before).carry
-
-    def map_it() -> Mapped:
-        check_machine(job, job.work.partitions.site(partition))
-        return map_version(job.work, fetched[-1].state, in_flight, (partition, data[partition], carry))
-
-    started = time.perf_counter()
-    mapped = map_it()
-    if mapped.raised:
-        mapped = again(map_it)
-    mapped = replace(mapped, seconds=time.perf_counter() - started, worker=this_worker())
+    state, carry = fetched[-1].state, before if isinstance(before, Mapping) else at(before).carry
+    given = {partition: carried(job.work, in_flight, carry)}
+    examples = {partition: data[partition]}
+    [mapped] = map_twice(job, state, examples, given.__getitem__, again, in_flight.push)
     if job.work.partitions.sites:
-        mapped = with_bytes(mapped, tensor_bytes(fetched[-1].state) + tensor_bytes(carry))
-    began, own = (in_flight.push, in_flight.version), Update({}, carry=carried(job.work, in_flight, carry))
+        mapped = with_bytes(mapped, tensor_bytes(state) + tensor_bytes(carry))
+    began, own = (in_flight.push, in_flight.version), Update({}, carry=given[partition])
     # Whether it is stored depends on the round that takes it. If it may not be, its digest is computed there.
     record = record_of(mapped, not job.attempt.keep.recomputes)
     return Pushed(partition, mapped.update.to_send(), record, own, began, job.work.code)

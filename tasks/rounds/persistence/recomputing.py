@@ -7,27 +7,26 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 
-from roundweave.storage.errors import RoundFailed, StoreDamaged
-from roundweave.storage.rounds.commits import Commit, InFlight
+from roundweave.storage.errors import RoundFailed
+from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.pruned import base_of
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import Recomputed
 from roundweave.storage.values.digests import state_digest, tensor_digests
 from roundweave.storage.values.state import Match, State, Update
 from roundweave.storage.values.tensors import Slots
-from roundweave.tasks.data.loading import BlockExamples, Partition
+from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Attempt, Job, Work
-from roundweave.tasks.rounds.persistence.mapping import Carry, Read, check_machine, exchanging, map_block
-from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_block, reduce_apply
+from roundweave.tasks.rounds.persistence.mapping import recorded_inputs
+from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
 
 LEFT_OUT = "left out when the round was reduced again"
 """The reason to refuse a sound update, when a round is reduced again without its partition."""
@@ -163,8 +162,9 @@ def _updates(work: Work, store: RoundStore, before: Reached, commit: Commit) -> 
         return before.carries.get(partition) or store.tensors.read_carry(source, partition)
 
     fetched = partial(_version, work, store, before)
-    for inputs in inputs_of(job, before.outcome, commit, again, carried, fetched):
-        updates |= {mapped.partition: mapped.update.received() for mapped in inputs.mapped(job, examples)}
+    with generators_kept():
+        for inputs in recorded_inputs(job, before.outcome, commit, again, carried, fetched):
+            updates |= {mapped.partition: mapped.update.received() for mapped in inputs.mapped(job, examples)}
     return updates
 
 
@@ -173,61 +173,6 @@ def mapped_again(store: RoundStore, commit: Commit) -> list[int]:
     pruned, round = store.tensors.pruned(), commit.round
     stored = {p for p in commit.updates if commit.has_update(p) and pruned.has_update(round, p)}
     return [p for p, record in commit.updates.items() if not record.raised and p not in stored]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What some partitions of a committed round were mapped from: a state, and what each carries.
-
-    `flight` says which push of a parameter server it was, None if rounds wait for all.
-    """
-
-    state: State
-    partitions: Sequence[int]
-    carry: Carry
-    flight: InFlight | None = None
-
-    def read(self) -> Inputs:
-        """The same, with all that is carried in memory, so that it can be sent."""
-        carries = {partition: self.carry(partition) for partition in self.partitions}
-        return replace(self, carry=carries.__getitem__)
-
-    def mapped(self, job: Job, data: BlockExamples) -> Iterator[Mapped]:
-        """Map the partitions again; `data` has the examples of each."""
-        if self.flight is None:
-            yield from map_block(job, self.state, {p: data[p] for p in self.partitions}, self.carry)
-            return
-        from roundweave.tasks.rounds.asynchronous.steps import map_version
-
-        for partition in self.partitions:
-            check_machine(job, job.work.partitions.site(partition))
-            given = partition, data[partition], self.carry(partition)
-            with generators_kept():
-                mapped = map_version(job.work, self.state, self.flight, given)
-            yield mapped
-
-
-def inputs_of(
-    job: Job,
-    before: Outcome,
-    commit: Commit,
-    partitions: Sequence[int],
-    read: Read,
-    fetched: Callable[[int], State],
-) -> Iterator[Inputs]:
-    """What some partitions of a committed round were mapped from, after the outcome of the round `before`.
-
-    `read` gives what they carried, and `fetched` the state after an earlier round. Raises `StoreDamaged` where the
-    arrival of a push to a parameter server is not recorded.
-    """
-    if commit.server is None:
-        yield Inputs(before.state, partitions, exchanging(job.work, before, read))
-        return
-    for partition in partitions:
-        if (arrival := commit.updates[partition].arrival) is None:
-            raise StoreDamaged(f"round {commit.round} has no record of how the push of {partition} arrived")
-        carry, flight = partial(read, before.carry_from.get(partition)), InFlight(arrival.push, arrival.version)
-        yield Inputs(fetched(arrival.version), [partition], carry, flight)
 
 
 def _version(work: Work, store: RoundStore, before: Reached, version: int) -> State:

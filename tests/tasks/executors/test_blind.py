@@ -85,7 +85,7 @@ def test_a_worker_that_does_not_see_the_runs_maps_and_others_store_for_it(
     with start(1, 0) as client:
         executor = GraphExecutor(client, setting)
         run = train(executor, 1, join, **fields, name="there")
-        executor.pool.end()
+        executor.pool.reach.end()
         assert identities(run) == identities(reference)
         for kind in (GraphExecutor, RanksExecutor):
             meet(f"met-{kind.__name__}")
@@ -110,7 +110,7 @@ def test_where_no_worker_sees_the_runs_a_process_of_the_command_stores(
         run = train(executor, 1, **fields, name="there")
         pages = client.run(partial(dask.config.get, "distributed.worker.http.routes"))
         assert [pages[worker] for worker in {*pages} - {*offers(client)}] == [[]]
-        executor.pool.end()
+        executor.pool.reach.end()
         assert identities(run) == identities(reference)
         assert at_work(run) == processes(there)
     assert lines(caplog) == ["no worker reaches the store: a process of this machine stores for them"]
@@ -138,7 +138,7 @@ def one_blind(client: Client) -> Iterator[Client]:
 def test_others_store_for_a_worker_that_says_so(equal, one_blind, fields, setting, caplog, kind) -> None:
     executor = kind(one_blind, setting)
     equal(executor, 4, **fields)
-    executor.pool.end()
+    executor.pool.reach.end()
     (line,) = lines(caplog)
     assert re.fullmatch(r"worker tcp://\S+ does not reach the store \(gone\): others store for it", line)
 
@@ -151,8 +151,9 @@ def test_a_worker_that_sees_the_runs_no_more_stores_no_more(setting, there, star
         processes = client.run(os.getpid)
         [lost, left] = [worker for worker, process in processes.items() if process != there.workers[2].pid]
         client.run(lose_sight, workers=[lost])
-        pool.ask_again(StoreError("it cannot be written"))
-        stored = [client.submit(os.getpid, resources=pool.needs("commit", 0), pure=False) for _ in range(8)]
+        pool.reach.ask_again(StoreError("it cannot be written"))
+        needs = pool.placement.needs("commit", 0)
+        stored = [client.submit(os.getpid, resources=needs, pure=False) for _ in range(8)]
         assert {*client.gather(stored)} == {processes[left]}
         with pytest.raises(StoreError, match="it cannot be written"):
-            pool.ask_again(StoreError("it cannot be written"))
+            pool.reach.ask_again(StoreError("it cannot be written"))

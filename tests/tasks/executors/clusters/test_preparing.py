@@ -40,7 +40,7 @@ def lost_before_it_worked(caplog) -> bool:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("module", ["roundweave", "roundweave.tasks.executors.pool", "torch"])
+@pytest.mark.parametrize("module", ["roundweave", "roundweave.tasks.executors.clusters.calls", "torch"])
 def test_a_worker_that_dies_at_an_import_costs_a_line(
     equal, fields, dask_processes, tmp_path: Path, caplog, module
 ) -> None:

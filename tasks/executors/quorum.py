@@ -1,12 +1,10 @@
-"""Rounds that do not wait for all: with a deadline, or with a cohort of those that are there.
+"""Rounds that do not wait for all: with a patience that ends, or with a cohort of those that are there.
 
-Once it has its quorum, a round goes on without those that have not answered by its deadline, or that went away.
+Once it has its quorum, a round goes on without those that have not answered in time, or that went away.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,21 +13,25 @@ from typing import Any
 from distributed import Future, wait
 
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, LostWork, finished, result, usable_workers
+from roundweave.tasks.executors.clusters.placement import Task
+from roundweave.tasks.executors.clusters.workers import (
+    LOOK_SECONDS,
+    LostWork,
+    finished,
+    usable_workers,
+    wait_at_most,
+)
 from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.executors.round_tasks import FAN_IN, RoundTasks
-from roundweave.tasks.rounds.job import AUTO_DEADLINE, Job
+from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.steps import BlockResult
 from roundweave.tasks.rounds.timing import notify
 
-LEAST_SECONDS = 1.0
-"""The shortest deadline that follows from the rounds before."""
-
-MOST = 1000
-"""How many of the last answers' seconds decide it."""
+LAST_ANSWERS = 1000
+"""How many of the last answers' seconds the patience is told."""
 
 
-class DeadlineRounds:
+class QuorumRounds:
     """Runs rounds on the workers of a pool, one by one; the partitions of a file of updates are a block."""
 
     def __init__(self, pool: WorkerPool, fan_in: int = FAN_IN) -> None:
@@ -39,36 +41,22 @@ class DeadlineRounds:
         self._absent: set[int] = set()
         self._held: list[Future[Any]] = []  # states that were scored stay at their sites for the next maps
 
-    def seconds(self, wanted: float | str) -> float:
-        """The deadline in seconds; if it is `AUTO_DEADLINE`, the median of the last answers and three MADs.
-
-        MAD is the median absolute deviation. There is no deadline before the first answers.
-        """
-        if wanted != AUTO_DEADLINE:
-            return float(wanted)
-        if not self._took:
-            return math.inf
-        median = statistics.median(self._took)
-        deviation = statistics.median(abs(seconds - median) for seconds in self._took)
-        return max(LEAST_SECONDS, median + 3 * deviation)
-
     def commits(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
         """Compute rounds one after the other, and yield their commits. Raises as `finished` does."""
-        before: Future[Any] | None = None
+        pool, places = self.pool, self.pool.placement.resources
+        wait_at_most(pool.client, pool.setting.wait_for_workers, places, min(len(places), job.work.quorum))
+        job, before = pool.spread(job), None
         for round in rounds:
             asked = self._asked(job, round)
-            blocks, maps = asked or range(job.blocks), RoundTasks(self.pool, job, self.fan_in)
-            first = before or maps.read(round - 1)
+            blocks, maps = asked or range(job.blocks), RoundTasks(pool, job, self.fan_in)
+            first: Any = before or maps.read(round - 1)
             keys = maps.maps(round, first, blocks)
-            counts = [
-                maps.add(maps.key("accepted", round, block), count_accepted, key)
-                for block, key in zip(blocks, keys, strict=True)
-            ]
-            futures = self._submit(maps, [*keys, *counts, *([] if before else [first])])
+            counts = [maps.add("accepted", round, Task(*key).block, count_accepted, key) for key in keys]
+            futures = maps.submit([*keys, *counts, *([] if before else [first])])
             before = before or futures.pop()
             mapped = dict(zip(blocks, futures[: len(blocks)], strict=True))
             answers = dict(zip(blocks, futures[len(blocks) :], strict=True))
-            finished(self.pool.client, before, look=lambda: self.pool.look(job))
+            pool.wait(before)
             present = self._answered(job, round, answers)
             for late in answers.keys() - {*present}:
                 _release([mapped[late], answers[late]])
@@ -77,16 +65,13 @@ class DeadlineRounds:
                 mapped[block] if block in present else BlockResult(dict.fromkeys(nodes(block)), {}, job.work.code)
                 for block in range(job.blocks)
             ]
-            rest, closing = RoundTasks(self.pool, job, self.fan_in), round == rounds[-1]
-            commit = rest.finish(round, before, results, present, (), closing, asked)
+            rest, closing = RoundTasks(pool, job, self.fan_in), round == rounds[-1]
+            commit = rest.finish(round, before, results, present, None, closing, asked)
             states = [key for key in rest.graph if key[0] == "state"]
-            committed, before, *self._held = self._submit(rest, [commit, rest.key("reduce", round), *states])
-            done = result(self.pool.client, committed, look=lambda: self.pool.look(job))
+            committed, before, *self._held = rest.submit([commit, rest.key("reduce", round), *states])
+            done = pool.result(committed)
             _release(futures)
             yield done
-
-    def _submit(self, tasks: RoundTasks, keys: Sequence[Any]) -> list[Any]:
-        return self.pool.submit(tasks.job, tasks.graph, list(keys), lambda key: 0)
 
     def _asked(self, job: Job, round: int) -> tuple[int, ...] | None:
         """The partitions of a cohort of those that are there, each a block; None for another cohort, or none.
@@ -101,7 +86,7 @@ class DeadlineRounds:
 
     def _answered(self, job: Job, round: int, answers: Mapping[int, Future[Any]]) -> list[int]:
         """The blocks that answer in time. Raises `LostWork` if one cannot be computed, or too few are there."""
-        seconds, began = self.seconds(job.attempt.deadline or math.inf), time.monotonic()
+        seconds, began = job.patience.seconds(self._took), time.monotonic()
         took: dict[int, float] = {}
         while True:
             waited = time.monotonic() - began
@@ -120,8 +105,8 @@ class DeadlineRounds:
             pause = min(LOOK_SECONDS, max(0.0, seconds - waited) or LOOK_SECONDS)
             with suppress(TimeoutError), self.pool.client.as_current():
                 wait([answers[block] for block in left], timeout=pause, return_when="FIRST_COMPLETED")
-            self.pool.look(job)
-        self._took = [*self._took, *took.values()][-MOST:]
+            self.pool.look()
+        self._took = [*self._took, *took.values()][-LAST_ANSWERS:]
         self._notify(job, round, answers.keys(), left, min(waited, seconds))
         return sorted(took)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 
-from roundweave.tasks.executors.deadline import DeadlineRounds
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from tests.rows import but_first
@@ -23,18 +21,6 @@ LATE = {"deadline": 2, "algorithm": "scaffold"}
 @pytest.fixture
 def fields(fields) -> dict[str, object]:
     return fields | {"partitions": 2}
-
-
-@pytest.mark.parametrize(
-    ("took", "seconds"),
-    [([], math.inf), ([0.1, 0.2, 0.1], 1.0), ([2.0, 4.0, 6.0], 4.0 + 3 * 2.0), ([3.0, 3.0, 3.0, 3.0, 90.0], 3.0)],
-)
-def test_an_automatic_deadline_is_three_deviations_beyond_the_median(took, seconds) -> None:
-    """And never less than a second."""
-    rounds = DeadlineRounds(SimpleNamespace())
-    rounds._took = took
-    assert rounds.seconds("auto") == seconds
-    assert rounds.seconds(2.5) == 2.5
 
 
 def test_a_late_partition_is_absent_by_name_and_answers_a_later_round(train, client, fields, do, caplog) -> None:

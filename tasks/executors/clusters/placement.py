@@ -1,0 +1,89 @@
+"""The names of tasks, and where each runs: where it likes, or where a worker offers what the task needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from roundweave.tasks.executors.clusters.workers import SITE
+from roundweave.tasks.rounds.job import Job
+
+Key = tuple[str, str, int, Any]
+
+PUSHES = ("push", "pushes")
+"""Kinds of tasks that map what partitions push to a parameter server."""
+
+WITH_EXAMPLES = ("data", "map", "score", *PUSHES)
+"""Kinds of tasks that need examples. All other kinds are small, and go first."""
+
+BESIDE_MAPS = (*WITH_EXAMPLES, "state", "frozen")
+"""Kinds of tasks that run where maps do. All other kinds may use the store."""
+
+TO_MAP = "roundweave-maps"
+"""The resource of all workers but a process that only stores."""
+
+
+class Task(NamedTuple):
+    """The parts of a Dask key, which is a plain tuple: `Task(*key)` reads one.
+
+    Dask measures durations by `kind`. A key must never be used for two different tasks, so `spread` names the
+    attempt, how often its work was submitted anew, and the number of blocks. In ``push`` and ``pushes``, one map
+    and several for a parameter server, `round` is the number of the first push and `block` the partitions. In
+    ``data``, `round` is the job's `draw`. In ``state`` and ``frozen``, `block` is a site.
+    """
+
+    kind: str
+    spread: str
+    round: int
+    block: Any
+
+    @property
+    def attempt(self) -> str:
+        return self.spread.split("-")[0]
+
+    def partitions(self, job: Job) -> Sequence[int]:
+        """The partitions that the task works on. Its key has the number of blocks that the plan had then."""
+        if self.kind in PUSHES:
+            return tuple(self.block)
+        return replace(job, blocks=int(self.spread.rpartition("-")[2])).plan_of(self.round).members(self.block)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where tasks run. By default each worker can do each task, and reaches the store.
+
+    With `apart`, tasks run where workers offer what they need: to map, or to store. `store` is the resource of
+    those that reach the store; empty if all do. `sites` has the site of each partition, where its examples stay.
+    """
+
+    sites: tuple[str, ...] = ()
+    store: str = ""
+    apart: bool = False
+
+    @property
+    def resources(self) -> list[str]:
+        """The resource of each partition, if these have sites."""
+        return [f"{SITE}{site}" for site in self.sites]
+
+    def site(self, partition: int) -> str:
+        """The site of a partition; empty if there are no sites."""
+        return self.sites[partition] if self.sites else ""
+
+    def needs(self, kind: str, partition: int) -> dict[str, float]:
+        """The Dask resources that a task of this kind needs for a partition; none where any worker can do it."""
+        if not self.apart:
+            return {}
+        if kind not in BESIDE_MAPS:
+            return {self.store: 1} if self.store else {}
+        return {self.resources[partition] if self.sites else TO_MAP: 1}
+
+    def where(self, job: Job, key: Key, home: str) -> dict[str, Any]:
+        """What Dask is told of where a task runs. It prefers the worker at `home` where any worker can do it."""
+        task = Task(*key)
+        if not self.apart:  # Dask loses a task that has both
+            return {"workers": [home] if home else [], "allow_other_workers": True}
+        if isinstance(task.block, str) and task.block:
+            return {"resources": {f"{SITE}{task.block}": 1}}
+        partition = task.partitions(job)[0] if self.sites and task.kind in WITH_EXAMPLES else 0
+        return {"resources": self.needs(task.kind, partition)}
