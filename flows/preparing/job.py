@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.machines import common_fingerprints, machines
 from roundweave.flows.recording import Needs, create_run
 from roundweave.flows.reporting.listening import begun, notice
-from roundweave.storage.errors import ExperimentDiffers, StoreError
+from roundweave.storage.errors import ExperimentDiffers
 from roundweave.storage.places.base import full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
@@ -67,12 +67,11 @@ class Prepared:
         return max(rounds, AT_SITES) if not self.wanted and self.job.work.partitions.sites else rounds
 
     def let_go(self, newest: Commit) -> None:
-        """Copy the rounds' numbers and prune tensors that are not to be kept.
+        """Prune tensors that are not to be kept.
 
         It is called between windows, as lost work of a window may need the states from its beginning. Tensors are
         only pruned if a later round is already safe against a power loss.
         """
-        self.store.numbers.catch_up()
         self.syncing.written = newest
         prune(self.store, self.job.attempt.keep, self.syncing.safe)
 
@@ -139,8 +138,6 @@ def prepared(resolved: Resolved, executor: Executor, *, must_fit: bool = True) -
                 yield run
             finally:
                 executor.end()
-                with suppress(StoreError):  # an error that ended the window early is reported already
-                    store.numbers.catch_up()
         run.let_go(syncing.written)
 
 

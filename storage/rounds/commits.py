@@ -1,15 +1,14 @@
-"""The commit record, which makes a round exist. It is created after everything else, only once, and never changed.
-
-The numbers in a record are copied into arrays; here they go by the paths of these arrays.
-"""
+"""The commit record, which makes a round exist: created last, only once, and never changed; and its numbers."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -277,23 +276,56 @@ def check_names(commit: Commit) -> None:
             raise UsageError(problem)
 
 
-ABSENT = -1.0
-"""Stands in the array of who was accepted (1), or refused (0), for a partition that was absent."""
+def check_columns(columns: Mapping[str, Iterable[float]]) -> None:
+    """Raise `ValueError` unless these are numbers of rounds by path, as in `columns_of`."""
+    for path, column in columns.items():
+        group, _, name = path.partition("/")
+        known = name in COLUMNS if group == "bookkeeping" else group in REPORTED and metric_problem(name) is None
+        counts = known and name in COLUMNS - {"seconds"} and group != "metrics"
+        if not known or (counts and not all(0 <= number < 1 << 53 for number in column if not math.isnan(number))):
+            raise ValueError("they are no numbers of rounds")
 
 
-def numbers_of(commit: Commit) -> dict[str, float | dict[int, float]]:
-    """The numbers in a commit by the path of their array: one number, or one for each partition that has it."""
-    numbers: dict[str, float] = {"bookkeeping/seconds": commit.seconds}
+COLUMNS = {"seconds", "examples", "accepted", "refused", "absent", "left_out"}
+"""The columns of each run's history besides scores and metrics."""
+
+REPORTED = ("metrics", "scores")
+"""The groups of the numbers that maps and objectives report."""
+
+
+def row_of(commit: Commit) -> dict[str, float]:
+    """The numbers of a round by path; metrics are means over the updates that were accepted, by their examples."""
+    weights = {partition: commit.updates[partition].weight for partition in commit.accepted}
+    counts = {
+        "accepted": len(weights),
+        "refused": len(commit.updates) - len(weights),
+        "absent": len(commit.absent),
+    }
+    counts |= {"examples": sum(weights.values())}
+    row = {f"bookkeeping/{name}": float(count) for name, count in counts.items()}
+    row["bookkeeping/seconds"] = commit.seconds
     if commit.score is not None:
-        row = {name: value for name, value in commit.score.row().items() if name != "examples"}
-        numbers |= {f"scores/{name}": value for name, value in row.items()}
-    of_partitions: dict[str, dict[int, float]] = {}
-    if commit.absent:
-        of_partitions["bookkeeping/accepted"] = dict.fromkeys(commit.absent, ABSENT)
-    for partition, update in commit.updates.items():
-        bookkeeping = {"weight": update.weight, "accepted": update.refused is None, "map_seconds": update.seconds}
-        paths = {f"bookkeeping/{name}": value for name, value in bookkeeping.items()}
-        paths |= {f"metrics/{name}": value for name, value in update.metrics.items()}
-        for path, value in paths.items():
-            of_partitions.setdefault(path, {})[partition] = value
-    return {**numbers, **of_partitions}
+        row |= {f"scores/{name}": float(n) for name, n in commit.score.row().items() if name != "examples"}
+    metrics = {name: None for update in commit.updates.values() for name in update.metrics}
+    # What partitions tell of examples that they hold out weighs as many as these are.
+    told = {p: update.metrics.get("own_examples", 0.0) for p, update in commit.updates.items()}
+    own = told if "own_examples" in metrics else weights
+    for name in metrics:
+        numbers = {p: update.metrics[name] for p, update in commit.updates.items() if name in update.metrics}
+        row[f"metrics/{name}"] = _mean(numbers, own if name.startswith("own_") else weights)
+    return row
+
+
+def _mean(numbers: Mapping[int, float], weights: Mapping[int, float]) -> float:
+    """The mean of numbers by partition, by their weights; NaN where there are none."""
+    # In the order of the partitions, so that it has the same bits with every version of Python.
+    there = {p: weights[p] for p, number in numbers.items() if p in weights and not math.isnan(number)}
+    total = reduce(add, there.values(), 0.0)
+    return reduce(add, (numbers[p] * weight for p, weight in there.items()), 0.0) / total if total else math.nan
+
+
+def columns_of(commits: Iterable[Commit]) -> dict[str, list[float]]:
+    """The numbers of some rounds by path, (round,); NaN where a round does not have one."""
+    rows = list(map(row_of, commits))
+    paths = sorted({path for row in rows for path in row})
+    return {path: [row.get(path, math.nan) for row in rows] for path in paths}

@@ -21,7 +21,7 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.judgements import Judgement, read_judgement
 from roundweave.storage.rounds.lease import read_lease
 from roundweave.storage.rounds.log import Link
-from roundweave.storage.rounds.numbers import History
+from roundweave.storage.rounds.numbers import Numbers
 from roundweave.storage.rounds.pruned import Pruned, with_unwritten
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs import recomputer
@@ -161,7 +161,7 @@ class RunFacts:
         self._planned = (self._lease and self._lease.rounds) or self._store.rounds
         self._commits: dict[int, Commit] = {}
         self._links: dict[int, Link] | None = None
-        self._numbers: History | None = None
+        self._numbers: Numbers | None = None
         return self
 
     @property
@@ -322,12 +322,11 @@ class RunFacts:
         return self._history.names("scores")
 
     @property
-    def _history(self) -> History:
+    def _history(self) -> Numbers:
         """The numbers of all rounds up to `done`, read once."""
         if self._numbers is None:
             done = self.done
-            rounds = [round for round in self._rounds if round <= done]
-            self._numbers = History(self._store.log, rounds)
+            self._numbers = Numbers.read(self._store.log, [round for round in self._rounds if round <= done])
         return self._numbers
 
     @property

@@ -163,7 +163,7 @@ class StoredRun(RunFacts):
         """What a list of runs says of all rounds, read in a fraction of the time that `history` takes."""
         from roundweave.storage.runs.tables import totals_of
 
-        return totals_of(self._history, ["loss", *self.scores])
+        return totals_of(self._history)
 
     def arrivals(self) -> pd.DataFrame:
         """The updates that were pushed to a parameter server.

@@ -12,8 +12,8 @@ import torch
 
 from roundweave.storage.errors import RoundMissing, UsageError, nearest
 from roundweave.storage.rounds.columns import ColumnsRecord, drifted
-from roundweave.storage.rounds.commits import ABSENT, Commit, ranking
-from roundweave.storage.rounds.numbers import COLUMNS, History
+from roundweave.storage.rounds.commits import COLUMNS, Commit, ranking
+from roundweave.storage.rounds.numbers import Numbers
 from roundweave.storage.runs.facts import RunFacts
 from roundweave.storage.runs.round import StoredRound
 
@@ -21,37 +21,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def history_table(history: History) -> pd.DataFrame:
-    """The table of `Run.history`, with a row for each committed round of a history."""
+def history_table(numbers: Numbers) -> pd.DataFrame:
+    """The table of `Run.history`, with a row for each committed round."""
     import pandas as pd
 
-    scores = ["loss", *history.names("scores")]
-    metrics = _columns(history.names("metrics"), {*scores} | COLUMNS)
-    return pd.concat([_block_table(rounds, numbers, scores, metrics) for rounds, numbers in history.blocks()])
-
-
-def _block_table(
-    rounds: list[int], numbers: Mapping[str, np.ndarray], scores: Sequence[str], metrics: Mapping[str, str]
-) -> pd.DataFrame:
-    """The rows of a block of rounds. `numbers` are by path, (round,) or (round, partition)."""
-    import pandas as pd
-
-    nothing, nobody = np.full(len(rounds), np.nan), np.empty((len(rounds), 0))
-    columns = {name: numbers.get(f"scores/{name}", nothing) for name in scores}
-    columns["seconds"] = numbers["bookkeeping/seconds"]
-    accepted = numbers.get("bookkeeping/accepted", nobody)
-    weight = np.where(accepted == 1, numbers.get("bookkeeping/weight", nobody), 0.0)
-    for name, column in metrics.items():
-        metric = numbers.get(f"metrics/{name}")
-        # What partitions tell of examples that they hold out weighs as many as these are.
-        of_own = np.nan_to_num(numbers.get("metrics/own_examples", weight)) if name.startswith("own_") else weight
-        columns[column] = nothing if metric is None else _weighted_mean(metric, of_own)
-    counts = {"examples": weight.sum(axis=1), "accepted": (accepted == 1).sum(axis=1)}
-    counts["refused"] = (accepted == 0).sum(axis=1)
-    counts["absent"] = (accepted == ABSENT).sum(axis=1)
-    counts["left_out"] = np.nan_to_num(numbers.get("scores/left_out", nothing))
-    whole = {name: count.astype(int) for name, count in counts.items()}
-    return pd.DataFrame({**columns, **whole}, pd.Index(rounds, name="round"))
+    columns = {name: numbers.column(f"scores/{name}") for name in ("loss", *numbers.names("scores"))}
+    columns["seconds"] = numbers.column("bookkeeping/seconds")
+    renamed = _columns(numbers.names("metrics"), {*columns} | COLUMNS)
+    columns |= {column: numbers.column(f"metrics/{name}") for name, column in renamed.items()}
+    counts = {
+        name: numbers.column(f"bookkeeping/{name}") for name in ("examples", "accepted", "refused", "absent")
+    }
+    counts["left_out"] = numbers.column("scores/left_out")
+    whole = {name: np.nan_to_num(count).astype(int) for name, count in counts.items()}
+    return pd.DataFrame({**columns, **whole}, pd.Index(numbers.rounds, name="round"))
 
 
 def columns_table(run: RunFacts) -> pd.DataFrame:
@@ -92,18 +75,16 @@ class Totals:
     last: Mapping[str, float]
 
 
-def totals_of(history: History, scores: Sequence[str]) -> Totals:
-    """The totals of a history; `last` has the numbers of these scores in the last round with a loss, if any."""
-    paths = ["bookkeeping/seconds", "bookkeeping/accepted", *(f"scores/{name}" for name in scores)]
-    seconds, refused, last = dict[int, float](), 0, dict[str, float]()
-    for rounds, numbers in history.blocks(paths):
-        seconds |= zip(rounds, numbers["bookkeeping/seconds"].tolist(), strict=True)
-        refused += int((numbers.get("bookkeeping/accepted", np.empty(0)) == 0).sum())
-        scored = np.flatnonzero(~np.isnan(numbers.get("scores/loss", np.empty(0))))
-        if len(scored):
-            row = {name: numbers.get(f"scores/{name}") for name in scores}
-            last = {name: float(column[scored[-1]]) for name, column in row.items() if column is not None}
-    return Totals(seconds, refused, last)
+def totals_of(numbers: Numbers) -> Totals:
+    """The totals of a run; `last` has the numbers of the scores in the last round with a loss, if any."""
+    scored = np.flatnonzero(~np.isnan(numbers.column("scores/loss")))[-1:]
+    last = {
+        name: float(numbers.column(f"scores/{name}")[place])
+        for name in ("loss", *numbers.names("scores"))
+        for place in scored
+    }
+    seconds = dict(zip(numbers.rounds, numbers.column("bookkeeping/seconds").tolist(), strict=True))
+    return Totals(seconds, int(np.nansum(numbers.column("bookkeeping/refused"))), last)
 
 
 BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
@@ -120,14 +101,6 @@ def _columns(metrics: Sequence[str], columns: set[str]) -> dict[str, str]:
             column = f"map_{column}"
         named[name] = column
     return named
-
-
-def _weighted_mean(metric: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The weighted mean over partitions, (round, partition) -> (round,); NaN where no accepted update has it."""
-    weight_there = np.where(np.isnan(metric), 0.0, weight)
-    total = weight_there.sum(axis=1)
-    mean: np.ndarray = np.nansum(metric * weight_there, axis=1) / np.where(total > 0, total, np.nan)
-    return mean
 
 
 def best_round(history: pd.DataFrame, score: str, scores: Sequence[str], lowest: bool | None) -> int:

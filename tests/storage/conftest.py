@@ -119,7 +119,7 @@ class Tiny:
     def train(self, store: RoundStore, rounds: int) -> RoundStore:
         for round in range(1, rounds + 1):
             store.commit(self.write(store, round))
-        store.numbers.catch_up()
+        store.show()
         return store
 
     def run(self, *rounds: dict[str, object], **how: object) -> StoredRun:
@@ -239,8 +239,7 @@ def every_in(request: pytest.FixtureRequest, tiny_in: type, tmp_path_factory: py
                 store = lengthened(store, rounds)
                 for round in range(first, last + 1):
                     store.commit(self.write(store, round, epoch=lease.epoch, token=lease.token, **fields))
-                    store.numbers.catch_up()
-                store.numbers.seal(last)
+                    store.show()
             return store
 
         def whole(self) -> RoundStore:

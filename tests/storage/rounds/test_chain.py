@@ -160,7 +160,7 @@ def test_records_that_processes_write_by_turns_are_one_chain_and_history(tiny) -
     stores = [tiny.create(rounds=6), RoundStore(tiny.folder / "tiny.zarr"), RoundStore(tiny.folder / "tiny.zarr")]
     for round, writer in enumerate((1, 1, 2, 1, 2, 2), 1):
         stores[writer].commit(tiny.write(stores[writer], round))
-        stores[writer].numbers.catch_up()
+        stores[writer].show()
     links = RoundStore(stores[0].path).log.links(range(7))
     assert [link.before for link in links.values()] == ["", *(link.chain for link in links.values())][:7]
     assert [*links] == [*range(7)]
@@ -208,7 +208,7 @@ def test_numbers_that_could_not_be_written_are_those_of_the_commit(tiny, prefix)
     failing = RoundStore(Full(store.path, prefix))
     failing.commit(tiny.write(failing, 1))
     with pytest.raises(OSError, match="no space left"):
-        failing.numbers.catch_up()
+        failing.show()
     for _ in range(2):
         history = StoredRun(store.path).history()
         assert history.loc[1, ["loss", "accuracy", "accepted", "seconds"]].tolist() == [1.0, 0.25, 2, 2.0]

@@ -69,7 +69,7 @@ def test_records_keep_their_bytes_and_chain_and_what_is_not_safe_keeps_its_file(
     assert records(path) == [*PACKED, "6.json", "7.json"]
     for first, name in zip((0, 3), PACKED, strict=True):
         whole = b"".join(before[round] + b"\n" for round in range(first, first + 3))
-        assert (path / "commits" / name).read_bytes() == whole
+        assert (path / "commits" / name).read_bytes().partition(b"\n")[2] == whole
     run = StoredRun(path)
     assert (run.committed, run.lost, run.chain) == (list(range(8)), [], chain)
     assert [run.round(round).commit for round in range(8)] == [StoredRun(made).round(r).commit for r in range(8)]
@@ -117,8 +117,9 @@ def test_a_flipped_bit_of_a_pack_is_named_and_costs_one_round_at_most(made, tmp_
     pack.write_bytes(content)
     told = [str(finding) for finding in verify(path).findings]
     assert told and all(finding.startswith(f"commits/{PACKED[1]}: ") for finding in told)
-    run, hit = StoredRun(path), 3 + sum(end < at for end in ends)
-    assert set(run.lost) <= {hit} and (run.lost or at in ends)
+    run, hit = StoredRun(path), 2 + sum(end < at for end in ends)  # the first line has the columns
+    assert set(run.lost) <= {hit} - {2} and (run.lost or at in ends or hit == 2)
+    assert run.lost or run.history().equals(StoredRun(made).history())
     for round in {*range(8)} - {*run.lost}:
         assert run.round(round).state.round == round
     for round in run.lost:
@@ -139,7 +140,7 @@ def test_what_was_added_to_a_pack_is_found_and_goes(packed) -> None:
     first, *_ = content.splitlines(keepends=True)
     for added in (content + first, first + content, content + b"\n", content.replace(b"\n", b"\n\n", 1)):
         pack.write_bytes(added)
-        told = ["commits/0-2.jsonl: it has damaged line breaks; `roundweave resume` mends them"]
+        told = ["commits/0-2.jsonl: its line breaks or its columns are damaged; `roundweave resume` mends them"]
         assert (StoredRun(packed).lost, [str(each) for each in verify(packed).findings]) == ([], told)
         store = RoundStore(packed)
         assert recover(store) == (7, [])
@@ -157,7 +158,7 @@ def test_a_state_that_is_lost_takes_its_pack_apart_and_the_rounds_are_done_again
     assert (StoredRun(packed).done, StoredRun(packed).damaged) == (3, [4, 5, 6, 7])
     for round in range(4, 8):
         store.commit(tiny.write(store, round))
-    store.numbers.catch_up()
+    store.show()
     store.log.pack(6)
     assert {name: (packed / "commits" / name).read_bytes() for name in records(packed)} == before
     assert verify(packed).sound
@@ -185,7 +186,6 @@ def test_whoever_opened_the_run_before_reads_on_and_so_does_who_opens_it_meanwhi
     names = LocalPlace(path).names("commits")
     RoundStore(path).log.pack(6)
     assert [before.log.has(round) for round in range(9)] == [True] * 8 + [False]
-    assert [commit.round for commit in before.log.after(-1)] == list(range(8))
     assert [run.round(round).commit.round for round in range(8)] == list(range(8))
     # Names that were listed while others were deleted, and before there was a pack.
     torn = [name for name in names if name not in ("1.json", "2.json", "3.json")]

@@ -275,7 +275,7 @@ def test_a_round_of_which_a_file_was_cut_short_is_done_again_with_those_after_it
         assert not verify(store.path).findings
         for round in (3, 4, 5):
             opened.commit(tiny.write(opened, round))
-        opened.numbers.catch_up()
+        opened.show()
         assert verify(store.path).sound
         assert {key: bytes(store.place.read(key)) for key in whole} == whole
         assert recover(RoundStore(store.path)) == (5, [])
@@ -304,7 +304,7 @@ def test_numbers_that_are_behind_their_records_are_a_note_and_no_damage(tiny) ->
     behind = {key: bytes(store.place.read(key)) for key in store.place.sizes() if numbers.fullmatch(key)}
     for round in (3, 4, 5):
         store.commit(tiny.write(store, round))
-    store.numbers.catch_up()
+    store.show()
     whole = {key: bytes(store.place.read(key)) for key in behind}
     assert len(behind) > 4
     for key, content in behind.items():

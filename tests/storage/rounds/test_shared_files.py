@@ -44,7 +44,7 @@ def many(tiny):
             store = self.create(rounds=rounds + 1)
             for round in range(1, rounds + 1):
                 store.commit(self.write(store, round, carry_from=carry_from(round), **fields))
-            store.numbers.catch_up()
+            store.show()
             return store
 
     return Many(tiny.folder)

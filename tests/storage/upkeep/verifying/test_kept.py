@@ -123,5 +123,5 @@ def test_an_update_that_a_round_did_not_wait_for_may_be_left(tiny, absent, drawn
     """Its partition came after the deadline, or went away so that the round began again with who was left."""
     store = tiny.create(rounds=1, cohort_from=drawn)
     store.commit(replace(commit := tiny.write(store, 1, absent=absent), updates={1: commit.updates[1]}))
-    store.numbers.catch_up()
+    store.show()
     assert (verify(store.path).sound, bool(verify(store.path).notes)) == (sound, sound)

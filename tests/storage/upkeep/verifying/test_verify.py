@@ -59,7 +59,7 @@ def test_a_run_with_a_file_of_every_kind_is_sound(every) -> None:
         *("scores", "bookkeeping", "partitions", "round", "committed", "commits", "zarr.json"),
     }
     kinds = {kind(key) for key in LocalPlace(store.path / "commits").sizes()}
-    assert kinds == {"#.json", "damaged-#-#.json", "leases/#.json", "zarr.json", "copied.json"}
+    assert kinds == {"#.json", "damaged-#-#.json", "leases/#.json", "zarr.json"}
     seen = verify(store.path)
     assert (seen.findings, seen.notes, seen.rounds, seen.sound) == ((), (), 4, True)
     assert seen.files == len(files(store.path))
@@ -117,8 +117,8 @@ def test_a_missing_tensor_is_told_with_its_path_once_and_the_result_is_told_line
 
 def test_a_missing_file_is_named(every) -> None:
     path = every.whole().path
-    # That a record was quarantined, and that numbers were copied, is told by the file itself.
-    keys = [key for key in files(path) if not key.startswith(("commits/damaged", "commits/copied"))]
+    # That a record was quarantined is told by the file itself.
+    keys = [key for key in files(path) if not key.startswith("commits/damaged")]
     together = [key for key in keys if not ALONE.fullmatch(key)]
     for missing in [*(together[first::5] for first in range(5)), *([key] for key in keys if ALONE.fullmatch(key))]:
         with whole_again(path, missing):
@@ -309,12 +309,12 @@ def test_an_update_of_which_nothing_is_kept_is_not_missing(tiny) -> None:
 def test_what_resuming_meets_is_mended(every, same) -> None:
     """Splits and numbers that were edited or added, and all descriptions but the first, which are empty."""
     store = every.whole()
-    whole = {key: (store.path / key).read_bytes() for key in files(store.path) if key != "commits/copied.json"}
+    whole = {key: (store.path / key).read_bytes() for key in files(store.path)}
     for key in (key for key in whole if key.endswith("/zarr.json")):
         (store.path / key).write_bytes(b"")
-    for key in ("metrics/train_loss/c/0/0", "bookkeeping/seconds/c/0", "committed/c/0", "partitions/1/c/0"):
+    for key in ("metrics/train_loss/c/0", "bookkeeping/seconds/c/0", "committed/c/0", "partitions/1/c/0"):
         forge(store.path / key)
-    for key in ("metrics/added/zarr.json", "metrics/train_loss/c/7/0", "partitions/9/c/0"):
+    for key in ("metrics/added/zarr.json", "metrics/train_loss/c/7", "partitions/9/c/0"):
         LocalPlace(store.path).write(key, b"added")
     store = RoundStore(store.path)
     with hold_lease(store.place, "mine", 4):
