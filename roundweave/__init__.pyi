@@ -9,7 +9,6 @@ from .flows.evidence.recombining import recombine as recombine
 from .flows.merging.running import merge as merge
 from .flows.planning.plan import Plan as Plan
 from .flows.planning.plan import plan as plan
-from .flows.stored import Round as Round
 from .flows.stored import Run as Run
 from .flows.stored import open_run as open_run
 from .flows.training.running import train as train
@@ -17,6 +16,7 @@ from .storage.errors import RoundweaveError as RoundweaveError
 from .storage.errors import UsageError as UsageError
 from .storage.runs.listing import compare as compare
 from .storage.runs.listing import list_runs as list_runs
+from .storage.runs.round import Round as Round
 from .storage.values.state import Layout as Layout
 from .storage.values.state import State as State
 from .storage.values.state import Update as Update

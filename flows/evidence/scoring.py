@@ -20,6 +20,7 @@ from roundweave.flows.config.resolving import (
     work_of,
 )
 from roundweave.flows.config.train import ExecutorName, TrainConfig
+from roundweave.flows.evidence.recomputing import open_again
 from roundweave.flows.evidence.replaying import OfRun, other_network
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import DataError, ModelError, NotARun, UsageError, failing_as
@@ -28,8 +29,8 @@ from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.names import WhichRound
-from roundweave.storage.runs.round import StoredRound
-from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.runs.round import Round
+from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.data.scored import described_with
@@ -95,8 +96,7 @@ def score_round(config: ScoreConfig) -> RoundScore:
 
     Raises `RoundweaveError` if the examples, the network or the scores do not fit one another, or cannot be had.
     """
-    run = open_stored(config.run, config.root)
-    run.placed = {"root": config.root, "trust": config.trust}
+    run = open_again(config.run, config.root, trust=config.trust)
     round, own = run.round(config.round), config.data is None
     experiment = recorded_experiment(run, config.root, config.trust, config.changes)
     recorded = {"data": run.config["data"], "describe_sites": bool(run.config.get("describe_sites"))}
@@ -111,7 +111,7 @@ def score_round(config: ScoreConfig) -> RoundScore:
 
 
 def _on_held_out(
-    config: ScoreConfig, run: StoredRun, training: TrainConfig, round: StoredRound, executor: Executor
+    config: ScoreConfig, run: StoredRun, training: TrainConfig, round: Round, executor: Executor
 ) -> tuple[Score | None, Description]:
     """The score on the examples that the run holds out, which are checked, and their description."""
     work, description = work_of(resolve_work(training), executor)
@@ -126,7 +126,7 @@ def _on_held_out(
 
 
 def _on_other(
-    config: ScoreConfig, run: StoredRun, training: TrainConfig, round: StoredRound, executor: Executor
+    config: ScoreConfig, run: StoredRun, training: TrainConfig, round: Round, executor: Executor
 ) -> tuple[Score | None, Description]:
     """The score on all examples of other data, and their description.
 
@@ -147,7 +147,7 @@ def _on_other(
     return score_initial(work, round.state, executor.gather), found
 
 
-def _check_network(run: StoredRun, work: Work, round: StoredRound) -> None:
+def _check_network(run: StoredRun, work: Work, round: Round) -> None:
     """Raise `ModelError` if the network that the recorded code builds now is not the one that is stored."""
     if differing := other_network(RoundStore(run.address), work, [round.number]):
         raise ModelError(f"{run.name} cannot be scored: {differing[0].difference}")

@@ -10,10 +10,10 @@ import torch
 
 from roundweave.flows.merging.preparing import MergePlan
 from roundweave.flows.reporting.reporter import reported_step
-from roundweave.storage.checkpoints.opening import open_checkpoint
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.rounds.commits import Score
+from roundweave.storage.runs.opening import open_checkpoint
 from roundweave.storage.values.lazy import LazyTensors, changed, picked
 from roundweave.storage.values.tensors import load_named
 from roundweave.tasks.executors.base import Executor

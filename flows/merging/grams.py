@@ -9,10 +9,10 @@ from roundweave.flows.config.merging.merge import GramConfig
 from roundweave.flows.merging.recorded import check_data, of_folder, of_type, own_data, recorded_in, with_recorded
 from roundweave.flows.merging.subjects import kept_code, own_samples, subject
 from roundweave.storage.checkpoints.folders import CONFIG
-from roundweave.storage.checkpoints.opening import check_checkpoint, lasting, open_checkpoint, outline
 from roundweave.storage.checkpoints.writing import check_place
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
+from roundweave.storage.runs.opening import check_checkpoint, lasting, open_checkpoint, outline
 from roundweave.tasks.data.examples import first_tensor
 from roundweave.tasks.matching.tapping import batch_size
 from roundweave.tasks.merging.gram_files import network_digest, write_grams

@@ -42,7 +42,9 @@ from roundweave.flows.merging.subjects import (
     spec_of,
     subject,
 )
-from roundweave.storage.checkpoints.opening import (
+from roundweave.storage.errors import UsageError
+from roundweave.storage.places.base import full_address
+from roundweave.storage.runs.opening import (
     check_checkpoint,
     fitted,
     lasting,
@@ -52,8 +54,6 @@ from roundweave.storage.checkpoints.opening import (
     tied_in,
     types_of,
 )
-from roundweave.storage.errors import UsageError
-from roundweave.storage.places.base import full_address
 from roundweave.storage.values.lazy import LazyTensors, picked
 from roundweave.storage.values.tensors import let_go
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning

@@ -21,9 +21,9 @@ from roundweave.storage.checkpoints.folders import (
     write_json,
     write_shards,
 )
-from roundweave.storage.checkpoints.opening import check_finite, open_checkpoint
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import CheckpointError, failing_as, reason
+from roundweave.storage.runs.opening import check_finite, open_checkpoint
 from roundweave.storage.values.lazy import LazyTensors, changed, known_specs, picked
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.adapters import adapter_config

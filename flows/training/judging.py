@@ -9,15 +9,23 @@ import numpy as np
 from roundweave.flows.config.gate import COMPARED, parts_of_condition
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.listening import notice
-from roundweave.flows.stored import Round, Run
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, UsageError, cut, failing_as, located
 from roundweave.storage.places.base import Place, Where
 from roundweave.storage.rounds.columns import read_columns
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.judgements import Judgement, read_judgement, write_judgement
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.aliases import Holding, Unless, give_alias, unconditionally
-from roundweave.storage.runs.names import is_run, run_address, run_name
+from roundweave.storage.runs.names import (
+    Holding,
+    Unless,
+    give_alias,
+    is_run,
+    run_address,
+    run_name,
+    unconditionally,
+)
+from roundweave.storage.runs.round import Round
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import Code
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roundweave.storage.errors import StoreDamaged
+from roundweave.storage.errors import RoundMissing, StoreDamaged, UsageError, nearest
 from roundweave.storage.hierarchy.schema import GROUPS, ROWS, ArraySpec, number_array
 from roundweave.storage.hierarchy.zarr_format import NAME, empty_chunk, read_chunk, replace_documents, write_chunk
 from roundweave.storage.places.base import Place, together
 from roundweave.storage.rounds import packs
-from roundweave.storage.rounds.commits import columns_of
+from roundweave.storage.rounds.commits import COLUMNS, columns_of, ranking
 from roundweave.storage.rounds.log import CommitLog
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,43 @@ class Numbers:
         """The numbers at a path; all NaN where no round has one."""
         return self.columns.get(path, np.full(len(self.rounds), np.nan))
 
+    def history(self) -> pd.DataFrame:
+        """The table of `Run.history`, with a row for each committed round."""
+        import pandas as pd
+
+        columns = {name: self.column(f"scores/{name}") for name in ("loss", *self.names("scores"))}
+        columns["seconds"] = self.column("bookkeeping/seconds")
+        renamed = _columns(self.names("metrics"), {*columns} | COLUMNS)
+        columns |= {column: self.column(f"metrics/{name}") for name, column in renamed.items()}
+        counts = {
+            name: self.column(f"bookkeeping/{name}") for name in ("examples", "accepted", "refused", "absent")
+        }
+        counts["left_out"] = self.column("scores/left_out")
+        whole = {name: np.nan_to_num(count).astype(int) for name, count in counts.items()}
+        return pd.DataFrame({**columns, **whole}, pd.Index(self.rounds, name="round"))
+
+    def totals(self) -> Totals:
+        """The totals of a run; `last` has the scores of the last round with a loss, if any."""
+        scored = np.flatnonzero(~np.isnan(self.column("scores/loss")))[-1:]
+        scores = {name: self.column(f"scores/{name}") for name in ("loss", *self.names("scores"))}
+        last = {name: float(column[place]) for name, column in scores.items() for place in scored}
+        seconds = dict(zip(self.rounds, self.column("bookkeeping/seconds").tolist(), strict=True))
+        return Totals(seconds, int(np.nansum(self.column("bookkeeping/refused"))), last)
+
+    def best(self, score: str, lowest: bool | None) -> int:
+        """The number of the first round with the best score; arguments and errors are as for `Run.best`."""
+        name, least = ranking(score) if isinstance(score, str) else (score, True)
+        if name not in (scores := ["loss", *self.names("scores")]):
+            hint = nearest(name, scores, f"there are {', '.join(scores)}")
+            raise UsageError(f"no score {name!r}; {hint}")
+        column, left_out = self.column(f"scores/{name}"), np.nan_to_num(self.column("scores/left_out"))
+        scored = np.flatnonzero(~np.isnan(column))
+        if not len(scored):
+            raise RoundMissing(f"no round has the score {name}")
+        scored = scored[left_out[scored] == left_out[scored].min()]  # numbers of fewer examples do not compare
+        best = (np.argmin if (least if lowest is None else lowest) else np.argmax)(column[scored])
+        return self.rounds[int(scored[best])]
+
     def chunks(self, rows: int) -> Iterator[tuple[ArraySpec, int, np.ndarray]]:
         """The chunks of the arrays of `rows` rows that show the numbers, `committed` last; none of NaN alone."""
         columns = {**self.columns, "committed": np.full(len(self.rounds), True)}
@@ -64,6 +105,31 @@ class Numbers:
                 chunk[[self.rounds[place] % ROWS for place in at]] = column[at]
                 if not np.isnan(column[at]).all():
                     yield spec, index, chunk
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The seconds of each round, how many updates were refused in all, and the `last` scores by name."""
+
+    seconds: Mapping[int, float]
+    refused: int
+    last: Mapping[str, float]
+
+
+BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
+"""The names of bookkeeping arrays. A metric with such a name is another number, so its column is renamed."""
+
+
+def _columns(metrics: Sequence[str], columns: set[str]) -> dict[str, str]:
+    """The column of each metric: its name, with ``map_`` before it as often as needed where the name is taken."""
+    renamed = [name for name in metrics if name in columns | BOOKKEEPING]
+    named = {name: name for name in metrics if name not in renamed}
+    for name in renamed:
+        column = f"map_{name}"
+        while column in columns | set(named.values()):
+            column = f"map_{column}"
+        named[name] = column
+    return named
 
 
 def show(log: CommitLog, rounds: Sequence[int], rows: int, known: bool) -> None:

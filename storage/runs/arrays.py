@@ -20,6 +20,7 @@ from roundweave.storage.rounds.commits import Commit, UpdateRecord
 from roundweave.storage.rounds.numbers import Numbers
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.digests import match_tensors, update_tensors
 from roundweave.storage.values.state import OBSERVED
 from roundweave.storage.values.tensors import shown_array
@@ -210,6 +211,13 @@ UPDATES: dict[str, Callable[[UpdateRecord], float]] = {
 
 ABSENT = -1.0
 """Stands among those who were accepted (1), or refused (0), for a partition that was absent."""
+
+
+def arrays(run: StoredRun, kept: bool = False) -> Arrays:
+    """The arrays of the committed rounds of a run, or of those whose states are `kept`."""
+    absent = run.absent
+    rounds = list(filter(absent.has_state, run.committed)) if kept else run.committed
+    return Arrays(run.name, run._store, rounds, run._commit, absent)
 
 
 WITH_NAN = ("bfloat16", "float16", "float32", "float64", "complex64", "complex128")

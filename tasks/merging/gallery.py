@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from roundweave.storage.checkpoints.opening import fitted, open_checkpoint, outline
 from roundweave.storage.errors import ModelError, failing_as, located
 from roundweave.storage.rounds.commits import Score
+from roundweave.storage.runs.opening import fitted, open_checkpoint, outline
 from roundweave.storage.values.lazy import LazyTensors, blocks_of, computed, picked
 from roundweave.storage.values.tensors import load_named
 from roundweave.tasks.data.examples import Examples, first_tensor

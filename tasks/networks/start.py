@@ -21,7 +21,7 @@ from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.networks.objective import Objective
 
 if TYPE_CHECKING:
-    from roundweave.storage.runs.round import StoredRound
+    from roundweave.storage.runs.round import Round
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Start:
         return objective.packed(self._tensors(objective))
 
     def _tensors(self, objective: Objective) -> LazyTensors:
-        from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, open_checkpoint, outline
+        from roundweave.storage.runs.opening import check_checkpoint, fitted, open_checkpoint, outline
         from roundweave.tasks.networks.pretrained import names_in_network, renamed
 
         opened = open_checkpoint(self.reference)
@@ -84,7 +84,7 @@ class Fork(Start):
         return open_stored(self.reference.rpartition("@")[0])
 
 
-def _memory(round: StoredRound, specs: Specs) -> dict[str, Vectors]:
+def _memory(round: Round, specs: Specs) -> dict[str, Vectors]:
     """The slots of a stored state's memory, (element,) by dtype, in the order and the dtypes of some parameters.
 
     There are none if the stored state has not all of these parameters.
@@ -99,7 +99,7 @@ def _memory(round: StoredRound, specs: Specs) -> dict[str, Vectors]:
 
 def find_start(place: str, root: str) -> Start:
     """The start for a file or a stored round, with its present digest; raises the errors of `open_checkpoint`."""
-    from roundweave.storage.checkpoints.opening import lasting, open_checkpoint
+    from roundweave.storage.runs.opening import lasting, open_checkpoint
 
     reference = lasting(place, root)
     stored = stored_round(reference)

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
+from roundweave.flows.stored import Run
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.places.schemes import place_of
@@ -21,7 +22,6 @@ from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.digests import match_digest, update_digest
 from roundweave.storage.values.state import Layout, Match, State, Update
 from roundweave.storage.values.tensors import TensorSpec, Vectors, vector_sizes
@@ -122,12 +122,12 @@ class Tiny:
         store.show()
         return store
 
-    def run(self, *rounds: dict[str, object], **how: object) -> StoredRun:
+    def run(self, *rounds: dict[str, object], **how: object) -> Run:
         """A run of which each round has these fields, see `write`; see `create` of the others."""
         store = self.create(**how)
         for round, fields in enumerate(rounds, 1):
             store.commit(self.write(store, round, **fields))
-        return StoredRun(store.path)
+        return Run(store.path)
 
 
 ATTRIBUTES = {"config": Tiny.config, "created": 1.0}

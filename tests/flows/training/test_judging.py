@@ -12,7 +12,7 @@ from roundweave.flows.config.scheduled import scheduled
 from roundweave.flows.training.judging import give
 from roundweave.storage.errors import CodeError, NotARun, UsageError
 from roundweave.storage.rounds.judgements import key_of
-from roundweave.storage.runs.aliases import alias_history, give_alias, holder_of
+from roundweave.storage.runs.names import alias_history, give_alias, holder_of
 from tests.flows.command.in_process import run as command
 from tests.flows.command.in_process import said, told
 from tests.flows.nights import night, trained

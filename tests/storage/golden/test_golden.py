@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 import zarr
 
+from roundweave.flows.stored import Run
 from roundweave.storage.hierarchy.schema import VERSION
-from roundweave.storage.runs.run import StoredRun
 from tests.storage.golden import make
 
 HERE = Path(__file__).parent
@@ -31,11 +31,11 @@ DIGESTS = {
 """The states by round; of tensors, not of a store, so every version with BLAKE3 digests has these."""
 
 
-def opened(folder: Path, name: str) -> StoredRun:
+def opened(folder: Path, name: str) -> Run:
     """A golden store."""
     with tarfile.open(HERE / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
-    return StoredRun(folder / f"{name}.zarr")
+    return Run(folder / f"{name}.zarr")
 
 
 @pytest.mark.parametrize("name", DIGESTS)

@@ -14,6 +14,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import UsageError
 from roundweave.storage.hierarchy.schema import ROWS, number_array
 from roundweave.storage.hierarchy.zarr_format import read_chunk, replace_documents, write_chunk
@@ -22,7 +23,6 @@ from roundweave.storage.rounds.commits import TAKEN, Commit, Score, metric_probl
 from roundweave.storage.rounds.log import CommitLog, Link
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.hashing import text_digest
 from tests.storage.conftest import thorough
 
@@ -41,7 +41,7 @@ def shown(tiny) -> RoundStore:
 
 
 def told(store: RoundStore) -> pd.DataFrame:
-    return StoredRun(store.path).history()
+    return Run(store.path).history()
 
 
 def flip_first(path: Path) -> None:
@@ -110,13 +110,13 @@ def test_what_is_missing_damaged_or_edited_is_found_and_made_anew_from_the_recor
     before = told(shown)
     DAMAGE.get(harm, lambda store: restate(store, "1.0, 0.5]", "1.0, 0.125]"))(shown)
     assert told(shown).equals(before) == (harm != EDITED)
-    assert not StoredRun(shown.path).verify().sound
+    assert not Run(shown.path).verify().sound
     store = RoundStore(shown.path)
     assert recover(store) == (4, [])
     store.log.pack(4)
     assert told(shown).equals(before)
     assert store.place.has(PACK)
-    assert StoredRun(shown.path).verify().findings == ()
+    assert Run(shown.path).verify().findings == ()
 
 
 def test_a_history_of_columns_is_that_of_the_records_which_are_not_looked_at(shown, monkeypatch) -> None:
@@ -138,7 +138,7 @@ def test_a_lost_round_has_no_numbers(tiny, lost) -> None:
     assert told(store).equals(before.loc[kept])
     assert recover(RoundStore(store.path)) == (6, [])
     assert told(store).equals(before.loc[kept])
-    assert StoredRun(store.path).ds["loss"].sizes["round"] == len(kept)
+    assert Run(store.path).ds["loss"].sizes["round"] == len(kept)
 
 
 @settings(max_examples=8)
@@ -161,7 +161,7 @@ def test_a_history_is_that_of_the_records_whatever_was_packed(tiny_in, tmp_path_
     history = told(store)
     assert history["loss"].tolist()[1:] == [1 / round for round in range(1, done + 1)]
     assert history["train_loss"].tolist()[1:] == [(10 * r + 11 * (r + 1)) / 21 for r in range(1, done + 1)]
-    assert StoredRun(store.path).verify().findings == ()
+    assert Run(store.path).verify().findings == ()
 
 
 # Arrays.
@@ -226,7 +226,7 @@ def test_plain_readers_see_what_is_reported_from_the_round_that_reports_it_first
             assert tree[path].dims == ("round",)
         assert tree["metrics"]["round"].values.tolist() == [0, 1, 2, 3]
     for path, wanted in OF_PARTITIONS.items():
-        np.testing.assert_array_equal(StoredRun(late.path).tree[path].values, wanted)
+        np.testing.assert_array_equal(Run(late.path).tree[path].values, wanted)
 
 
 def test_what_only_rounds_that_were_quarantined_reported_is_gone(tiny, late, flip) -> None:

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import StoreDamaged
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.pruned import Pruned, write_pruned
 from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.upkeep.verifying.verify import verify
@@ -115,7 +115,7 @@ def test_a_run_is_sound_while_its_rounds_are_let_go(every) -> None:
 
     for _ in range(3):
         assert verify(Pruning(store.path)).findings == ()
-    assert StoredRun(store.path).kept == [0, 4]
+    assert Run(store.path).kept == [0, 4]
 
 
 @pytest.mark.parametrize(("absent", "drawn", "sound"), [((), "", False), ((0,), "", True), ((), "present", True)])
