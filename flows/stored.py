@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from roundweave.storage.errors import DataError, NotARun, UsageError, printable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from torch import nn
 
+    from roundweave.flows.evidence.recomputing import Recomputing
     from roundweave.flows.evidence.replaying import Replay
     from roundweave.flows.evidence.scoring import RoundScore
     from roundweave.storage.runs.arrays import Arrays
@@ -45,20 +46,21 @@ class Run(StoredRun):
     def __init__(self, where: Where, root: Where | None = None, **placed: Any) -> None:
         self._root = root or default_root()
         self.placed = {"root": self._root, **placed}
-        self._again: Callable[[int], Recomputed] | None = None
         super().__init__(where, self._computed)
+
+    def _computed(self, round: int) -> Recomputed:
+        return self._again(round)
+
+    @cached_property
+    def _again(self) -> Recomputing:
+        """Computes what of a round is not stored again, in this process, or as `placed` says."""
+        from roundweave.flows.evidence.recomputing import Recomputing
+
+        return Recomputing(self.address, self.placed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle says where the run lies, and it is opened there again."""
         return partial(type(self), full_address(self.address), **self.placed), ()
-
-    def _computed(self, round: int) -> Recomputed:
-        """What a round gave that is not stored, computed again in this process, or as `placed` says."""
-        if self._again is None:
-            from roundweave.flows.evidence.recomputing import Recomputing
-
-            self._again = Recomputing(self.address, self.placed)
-        return self._again(round)
 
     def __getitem__(self, name: str) -> xr.DataArray:
         """One tensor of the state over the rounds of `kept`.
@@ -349,9 +351,6 @@ class Run(StoredRun):
     def _network(self, trust: bool) -> nn.Module:
         return self.model(trust).build()
 
-    def __repr__(self) -> str:
-        return printable(f"<Run {self.name} · {self.status} · {self._line()}>")
-
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Show the text of `str` where IPython or a notebook shows this object."""
         printer.text(str(self))
@@ -363,22 +362,6 @@ class Run(StoredRun):
         facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": self.address}
         lines = (printable(f"{name:10} {fact}") for name, fact in facts.items() if fact)
         return "\n".join([repr(self), *lines])
-
-    def _line(self) -> str:
-        """The run in one line: rounds, algorithm, partitions and sizes.
-
-        The bytes are those of rounds that each have as many updates as the last one.
-        """
-        tensors, schema, pruned = self._store.tensors, self._store.schema, self.pruned
-        stored = tensors.kept_bytes(self.done, pruned, len(self._commit(self.done).updates))
-        parts = (
-            f"{self.done}/{self.rounds} rounds{' (1 uncommitted)' * tensors.has_row(self.done + 1)}",
-            self.algorithm,
-            f"{self.partitions} partitions",
-            f"{sum(spec.size for spec in schema.layout.params):,} params",
-            f"{stored / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
-        )
-        return " · ".join(parts)
 
 
 def open_run(name: Where, root: Where | None = None, **placed: Any) -> Run:

@@ -240,7 +240,7 @@ def _recovered(store: RoundStore, work: Work) -> int:
 
     The assignments of the splits of all earlier rounds are written again.
     """
-    from roundweave.storage.rounds.recovery import recover  # a new run has nothing to recover
+    from roundweave.storage.upkeep.recovery import recover  # a new run has nothing to recover
 
     done, _ = recover(store)
     if done and not work.partitions.source.partitioned:

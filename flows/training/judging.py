@@ -13,8 +13,7 @@ from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, UsageError, cut, failing_as, located
 from roundweave.storage.places.base import Place, Where
 from roundweave.storage.rounds.columns import read_columns
-from roundweave.storage.rounds.commits import Score
-from roundweave.storage.rounds.judgements import Judgement, read_judgement, write_judgement
+from roundweave.storage.rounds.commits import Judgement, Score, read_judgement, write_judgement
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.names import (
     Holding,

@@ -16,6 +16,8 @@ from pydantic import Field
 from roundweave.storage.errors import UsageError
 from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
+from roundweave.storage.places.base import Place
+from roundweave.storage.values.digests import read_sealed, sealed
 
 
 @dataclass(frozen=True)
@@ -329,3 +331,38 @@ def columns_of(commits: Iterable[Commit]) -> dict[str, list[float]]:
     rows = list(map(row_of, commits))
     paths = sorted({path for row in rows for path in row})
     return {path: [row.get(path, math.nan) for row in rows] for path in paths}
+
+
+JUDGED = "judgements"
+
+JUDGEMENTS = f"commits/{JUDGED}"
+"""The folder of the judgements, each named after its round."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a gate said of the run that ended with a round; `chain` is that of the round's record.
+
+    `reasons` has a line for each condition, with what it was compared with.
+    """
+
+    round: Round
+    chain: str
+    accepted: bool
+    reasons: Annotated[list[str], Field(max_length=1000)]
+
+
+def judgement_key(round: int) -> str:
+    """The key of the judgement of a round."""
+    return f"{JUDGEMENTS}/{round}.json"
+
+
+def read_judgement(place: Place, round: int, chain: str) -> Judgement | None:
+    """What was said of a round whose record has this chain; None where nothing was, or it is damaged."""
+    judgement = read_sealed(Judgement, place, judgement_key(round))
+    return judgement if judgement and (judgement.round, judgement.chain) == (round, chain) else None
+
+
+def write_judgement(place: Place, judgement: Judgement) -> None:
+    """Keep what was said of a round, which survives a power loss."""
+    place.write(judgement_key(judgement.round), sealed(judgement), durable=True)

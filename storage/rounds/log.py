@@ -35,13 +35,6 @@ ASIDE = re.compile(r"damaged-([0-9]{1,18})-([0-9a-f]{12})\.json")
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The numbers of a pack's rounds by path, (round,)."""
-
-    columns: dict[str, list[float]]
-
-
-@dataclass(frozen=True)
 class Link:
     """A sealed record: its text, the chain of the record before it, and its own chain."""
 
@@ -209,7 +202,7 @@ class CommitLog:
             return None
         with suppress(ValueError):
             if link := self._sealed(first, line):
-                columns = validated(Columns, link.text).columns
+                columns = validated(dict[str, list[float]], link.text)
                 check_columns(columns)
                 if {packs.ROUNDS} == {*map(len, columns.values())}:
                     return columns
@@ -231,7 +224,7 @@ class CommitLog:
 
     def _columns(self, first: int, commits: Iterable[Commit]) -> Link:
         """The sealed columns of a pack's rounds, which follow its last record."""
-        text, before = json.dumps({"columns": columns_of(commits)}), self.chain(first + packs.ROUNDS - 1)
+        text, before = json.dumps(columns_of(commits)), self.chain(first + packs.ROUNDS - 1)
         return Link(text, before, self._chain(first, before, text))
 
     def create(self, commit: Commit, before: Link | None = None) -> Commit:

@@ -20,7 +20,7 @@ LARGEST_PACK = 1 << 23
 COLUMNS = -1
 """Stands among the rounds of a pack's lines for the line of columns."""
 
-COLUMNS_BEGIN, COLUMNS_BYTES = b'{"columns": ', 1 << 17
+COLUMNS_BEGIN, COLUMNS_BYTES = b'{"bookkeeping/', 1 << 17
 """How that line begins, and how long it seldom is: so much of a pack is read for it."""
 
 PACK = re.compile(r"(0|[1-9][0-9]{0,6})-[0-9]{1,7}\.jsonl")

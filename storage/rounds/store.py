@@ -29,8 +29,7 @@ from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.places.base import Place, Where, as_path
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.columns import KEY as COLUMNS
-from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, check_names
-from roundweave.storage.rounds.judgements import FOLDER as JUDGED
+from roundweave.storage.rounds.commits import JUDGED, Commit, Score, UpdateRecord, check_names
 from roundweave.storage.rounds.lease import fenced, read_claim
 from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
 from roundweave.storage.rounds.numbers import show

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 
-from roundweave.storage.errors import NotARun
+from roundweave.storage.errors import NotARun, printable
 from roundweave.storage.places.base import Place, Where
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.columns import ColumnsRecord, read_columns
-from roundweave.storage.rounds.commits import Commit, ranking
-from roundweave.storage.rounds.judgements import Judgement, read_judgement
+from roundweave.storage.rounds.commits import Commit, Judgement, ranking, read_judgement
 from roundweave.storage.rounds.lease import read_lease
 from roundweave.storage.rounds.log import Link
 from roundweave.storage.rounds.numbers import Numbers, Totals
@@ -368,3 +367,17 @@ class StoredRun:
     def _network(self, trust: bool) -> nn.Module:
         """The network of the run with initial weights; the run that the facade opens builds it."""
         raise NotARun(f"{self.address} was opened without its network; open it by roundweave.open_run")
+
+    def __repr__(self) -> str:
+        # The bytes are those of rounds that each have as many updates as the last one.
+        tensors, schema, pruned = self._store.tensors, self._store.schema, self.pruned
+        stored = tensors.kept_bytes(self.done, pruned, len(self._commit(self.done).updates))
+        parts = (
+            f"{self.name} · {self.status}",
+            f"{self.done}/{self.rounds} rounds{' (1 uncommitted)' * tensors.has_row(self.done + 1)}",
+            self.algorithm,
+            f"{self.partitions} partitions",
+            f"{sum(spec.size for spec in schema.layout.params):,} params",
+            f"{stored / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
+        )
+        return printable(f"<Run {' · '.join(parts)}>")

@@ -19,9 +19,9 @@ from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
 from roundweave.storage.rounds.lease import hold_lease
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.values.digests import match_digest, update_digest
 from roundweave.storage.values.state import Layout, Match, State, Update
 from roundweave.storage.values.tensors import TensorSpec, Vectors, vector_sizes

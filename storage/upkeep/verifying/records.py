@@ -23,8 +23,7 @@ from roundweave.storage.hierarchy.zarr_format import (
 )
 from roundweave.storage.parsing import config_field, numbered
 from roundweave.storage.rounds import columns, log, pruned
-from roundweave.storage.rounds.commits import Commit, columns_of
-from roundweave.storage.rounds.judgements import JUDGEMENTS, read_judgement
+from roundweave.storage.rounds.commits import JUDGEMENTS, Commit, columns_of, read_judgement
 from roundweave.storage.rounds.lease import LEASES, read_claim
 from roundweave.storage.rounds.numbers import Numbers, round_numbers
 from roundweave.storage.rounds.packs import pack_key

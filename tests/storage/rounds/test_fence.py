@@ -32,10 +32,10 @@ from roundweave.storage.places.objects import ObjectPlace
 from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.storage.rounds.lease import fenced, hold_lease
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import Layout, State, Update

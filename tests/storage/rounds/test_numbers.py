@@ -21,8 +21,8 @@ from roundweave.storage.hierarchy.zarr_format import read_chunk, replace_documen
 from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import TAKEN, Commit, Score, metric_problem
 from roundweave.storage.rounds.log import CommitLog, Link
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.values.hashing import text_digest
 from tests.storage.conftest import thorough
 

@@ -16,9 +16,9 @@ from roundweave.storage.errors import StoreDamaged
 from roundweave.storage.hierarchy.schema import UNPACKED, VERSION
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds import packs
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore, synced
 from roundweave.storage.upkeep.copying import copy_run
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.upkeep.dying import each_death
 

@@ -26,10 +26,10 @@ from roundweave.storage.places import local
 from roundweave.storage.places.local import LocalPlace, sync_and_close
 from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.conftest import contents, thorough
 from tests.storage.upkeep.dying import bury

@@ -18,8 +18,8 @@ from roundweave.storage.errors import ExperimentDiffers, NotARun, RoundMissing, 
 from roundweave.storage.hierarchy.schema import ROWS, VERSION, Schema, number_array
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.pruned import Pruned
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_vectors
 from roundweave.storage.values.state import Layout, State

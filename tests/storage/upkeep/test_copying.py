@@ -10,11 +10,11 @@ from roundweave.flows.stored import Run
 from roundweave.storage.errors import NotARun, PlaceTaken, RunBusy, StoreDamaged
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.lease import hold_lease
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.copying import copy_run
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run, remove_run
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.conftest import contents, thorough
 from tests.storage.upkeep.dying import Dying, Killed

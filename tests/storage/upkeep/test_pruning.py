@@ -16,10 +16,10 @@ from roundweave.storage.errors import RoundFailed, RoundPruned, StoreDamaged
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.rounds.pruned import Pruned
-from roundweave.storage.rounds.recovery import newest_sound, recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import LetGo, prune_run
+from roundweave.storage.upkeep.recovery import newest_sound, recover
 from tests.storage.upkeep.dying import Dying, Killed, bury, each_death, named
 from tests.storage.upkeep.test_keep import KEEPS
 

@@ -12,10 +12,10 @@ from roundweave.flows.stored import Run
 from roundweave.storage.errors import StoreDamaged
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.pruned import Pruned, write_pruned
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.conftest import contents
 from tests.storage.upkeep.dying import named

@@ -22,8 +22,8 @@ from roundweave.storage.errors import StoreDamaged, StoreError, UsageError
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.storage.rounds.lease import hold_lease
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import Finding, verify
 from roundweave.storage.values.digests import NOTHING_KEPT
 from tests.storage.conftest import thorough
