@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from roundweave.storage.errors import DataError, NotARun, UsageError, printable
 from roundweave.storage.places.base import Where, full_address
 from roundweave.storage.rounds.tensors import Recomputed
-from roundweave.storage.runs import comparing
+from roundweave.storage.runs import measures
 from roundweave.storage.runs.names import WhichRound, default_root, recorded_name
 from roundweave.storage.runs.run import StoredRun, open_stored
 
@@ -40,8 +40,8 @@ class Run(StoredRun):
         >>> run.done, run.status, run.history()
     """
 
-    arrivals, changes, description = comparing.arrivals, comparing.changes, property(comparing.description)
-    diff, divergence, drift = comparing.diff, comparing.divergence, comparing.drift
+    arrivals, changes, description = measures.arrivals, measures.changes, property(measures.description)
+    diff, divergence, drift = measures.diff, measures.divergence, measures.drift
 
     def __init__(self, where: Where, root: Where | None = None, **placed: Any) -> None:
         self._root = root or default_root()

@@ -25,7 +25,7 @@ from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.columns import LEAST_TOLD
 from roundweave.storage.rounds.commits import ranking
 from roundweave.storage.runs.names import RECORDED, run_name, stored_round
-from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.runs.run import Opener, StoredRun, open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
@@ -88,15 +88,16 @@ class Resolved:
         return run_name(self.address)
 
 
-def resolve(config: TrainConfig, by_worker: bool = False) -> Resolved:
+def resolve(config: TrainConfig, by_worker: bool = False, opened: Opener = open_stored) -> Resolved:
     """Resolve the configuration of a run to train: what it stands for, and which run it is.
 
     If `by_worker`, a network that is too large for this process is left for a worker to try, if there will be one.
+    The run whose round it begins with is `opened` by a function.
     Raises `RoundweaveError` for mistakes in it, its code, its data or its network, and `ExperimentDiffers` if the
     run of its name is of another experiment.
     """
     config, run = scheduled(config)
-    resolved = resolve_work(config, by_worker, new=run is None)
+    resolved = resolve_work(config, by_worker, run is None, opened)
     if run is not None:
         check_same_experiment(run, resolved.config, resolved.description)
         best = run.config.get("best")
@@ -108,13 +109,15 @@ def resolve(config: TrainConfig, by_worker: bool = False) -> Resolved:
     return replace(resolved, run=run, order=_order_of(resolved.config, resolved.algorithm))
 
 
-def resolve_work(config: TrainConfig, by_worker: bool = False, new: bool = True) -> Resolved:
+def resolve_work(
+    config: TrainConfig, by_worker: bool = False, new: bool = True, opened: Opener = open_stored
+) -> Resolved:
     """Resolve what decides a configuration's rounds, for no run in particular, as to replay or to plan.
 
     The weights that a `new` run begins with are found and tried. Raises `RoundweaveError` as `resolve` does.
     """
     new = new and config.address is None
-    start = _found_start(config, new)
+    start = _found_start(config, new, opened)
     config = _complete(config.model_copy(update={"start_from": start or config.start_from}))
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
@@ -277,7 +280,7 @@ def _complete(config: TrainConfig) -> TrainConfig:
     return config.model_copy(update=own)
 
 
-def _found_start(config: TrainConfig, new: bool) -> Start | None:
+def _found_start(config: TrainConfig, new: bool, opened: Opener) -> Start | None:
     """The start of a `new` run; None for the default, and for another run's round if this run has its own."""
     start = config.start_from
     if start and config.algorithm.options.get("init") == "per-partition":
@@ -286,7 +289,7 @@ def _found_start(config: TrainConfig, new: bool) -> Start | None:
         )
     if isinstance(start, Fork) and new:
         return start
-    return find_start(start, config.root) if isinstance(start, str) else None
+    return find_start(start, config.root, opened) if isinstance(start, str) else None
 
 
 def _model_given(config: TrainConfig) -> str | Code:

@@ -15,6 +15,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.racing import Point
 from roundweave.flows.planning.strategies import Strategy, Workload
 from roundweave.flows.preparing.job import prepared
+from roundweave.flows.stored import open_run
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places.base import join_address
 from roundweave.storage.places.schemes import place_of
@@ -97,7 +98,8 @@ class Bench:
     def resolved(self, strategy: Strategy) -> Resolved:
         """The resolved configuration of a strategy's trial; raises `UsageError` if it cannot do the work."""
         name = strategy.name.replace(", ", "-").replace(" ", "-")
-        return resolve(strategy.configured(self.config, self.work, **TRIAL, root=self.root, name=name))
+        config = strategy.configured(self.config, self.work, **TRIAL, root=self.root, name=name)
+        return resolve(config, opened=open_run)
 
     def score(self, state: State) -> Score:
         """The held-out score of a state; raises `RoundFailed` if its loss is not finite."""

@@ -111,8 +111,8 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
                 yield
             finally:
                 progress.report()
-        from roundweave.storage.runs.comparing import by_worker
         from roundweave.storage.runs.figures import Plots
+        from roundweave.storage.runs.measures import by_worker
 
         run.refresh()
         page.leave_table(run.history().reset_index().to_dict("records"), "history")

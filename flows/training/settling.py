@@ -10,6 +10,7 @@ from roundweave.flows.config.scheduled import is_alias, is_pattern, scheduled
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.reporting.log_file import LogFile
+from roundweave.flows.stored import open_run
 from roundweave.storage.errors import DataError
 from roundweave.tasks.algorithms.table import AUTO
 from roundweave.tasks.data.partitions import forget_examples
@@ -26,7 +27,7 @@ def settled(config: TrainConfig) -> Resolved:
         from roundweave.flows.planning.plan import chosen
 
         config = chosen(*scheduled(config))
-    return resolve(config, by_worker=True)
+    return resolve(config, by_worker=True, opened=open_run)
 
 
 def _check_end(config: TrainConfig) -> None:
@@ -53,7 +54,7 @@ def check(config: TrainConfig) -> None:
 
             workload(dated(config))
         else:
-            resolve_work(dated(config))
+            resolve_work(dated(config), opened=open_run)
     except DataError as error:
         if not daily:
             raise

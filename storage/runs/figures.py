@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.errors import UsageError, nearest, printable
 from roundweave.storage.places.base import Where, file_path
-from roundweave.storage.runs.comparing import arrivals as came
-from roundweave.storage.runs.comparing import changes, divergence
+from roundweave.storage.runs.measures import arrivals as came
+from roundweave.storage.runs.measures import changes, divergence
 from roundweave.storage.runs.run import StoredRun
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from roundweave.storage.errors import StoreError, UsageError, cut, listed, neare
 from roundweave.storage.places.base import above, full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
-from roundweave.storage.runs.comparing import by_worker
 from roundweave.storage.runs.listing import flat_config, looked_through, stored_bytes
+from roundweave.storage.runs.measures import by_worker
 from roundweave.storage.runs.names import holders
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.table import ABOUT

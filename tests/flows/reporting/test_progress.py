@@ -9,7 +9,7 @@ from itertools import chain
 import pytest
 
 import roundweave as rw
-from roundweave.storage.runs.comparing import by_worker
+from roundweave.storage.runs.measures import by_worker
 from tests.flows.prefect_server import PrefectServer, until
 
 pytestmark = pytest.mark.prefect

@@ -7,8 +7,8 @@ from matplotlib.colors import to_hex
 
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import UsageError
-from roundweave.storage.runs.comparing import ARRIVAL, by_worker
 from roundweave.storage.runs.figures import OUTCOMES, Plots
+from roundweave.storage.runs.measures import ARRIVAL, by_worker
 from tests.storage.runs.test_cards import cells
 from tests.storage.runs.test_figures import _closed  # noqa: F401
 

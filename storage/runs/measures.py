@@ -1,4 +1,4 @@
-"""Comparisons of a run's rounds, updates and examples, as the methods of `Run` that they are."""
+"""Measures of how a run's rounds, updates and examples differ: tables, which are methods of `Run`."""
 
 from __future__ import annotations
 
