@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundMissing, StoreDamaged
 from roundweave.storage.places.local import LocalPlace
-from roundweave.storage.rounds import recovery
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep import recovery
 from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.conftest import thorough
