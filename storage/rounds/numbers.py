@@ -58,36 +58,40 @@ class Numbers:
         """The numbers at a path; all NaN where no round has one."""
         return self.columns.get(path, np.full(len(self.rounds), np.nan))
 
+    @property
+    def scores(self) -> dict[str, np.ndarray]:
+        """The loss and all other scores by name."""
+        return {name: self.column(f"scores/{name}") for name in ("loss", *self.names("scores"))}
+
     def history(self) -> pd.DataFrame:
         """The table of `Run.history`, with a row for each committed round."""
         import pandas as pd
 
-        columns = {name: self.column(f"scores/{name}") for name in ("loss", *self.names("scores"))}
-        columns["seconds"] = self.column("bookkeeping/seconds")
+        columns = {**self.scores, "seconds": self.column("bookkeeping/seconds")}
         renamed = _columns(self.names("metrics"), {*columns} | COLUMNS)
         columns |= {column: self.column(f"metrics/{name}") for name, column in renamed.items()}
-        counts = {
-            name: self.column(f"bookkeeping/{name}") for name in ("examples", "accepted", "refused", "absent")
-        }
-        counts["left_out"] = self.column("scores/left_out")
+        paths = [
+            *(f"bookkeeping/{name}" for name in ("examples", "accepted", "refused", "absent")),
+            "scores/left_out",
+        ]
+        counts = {path.partition("/")[2]: self.column(path) for path in paths}
         whole = {name: np.nan_to_num(count).astype(int) for name, count in counts.items()}
         return pd.DataFrame({**columns, **whole}, pd.Index(self.rounds, name="round"))
 
     def totals(self) -> Totals:
         """The totals of a run; `last` has the scores of the last round with a loss, if any."""
         scored = np.flatnonzero(~np.isnan(self.column("scores/loss")))[-1:]
-        scores = {name: self.column(f"scores/{name}") for name in ("loss", *self.names("scores"))}
-        last = {name: float(column[place]) for name, column in scores.items() for place in scored}
+        last = {name: float(column[place]) for name, column in self.scores.items() for place in scored}
         seconds = dict(zip(self.rounds, self.column("bookkeeping/seconds").tolist(), strict=True))
         return Totals(seconds, int(np.nansum(self.column("bookkeeping/refused"))), last)
 
     def best(self, score: str, lowest: bool | None) -> int:
         """The number of the first round with the best score; arguments and errors are as for `Run.best`."""
         name, least = ranking(score) if isinstance(score, str) else (score, True)
-        if name not in (scores := ["loss", *self.names("scores")]):
-            hint = nearest(name, scores, f"there are {', '.join(scores)}")
+        if (column := self.scores.get(name)) is None:
+            hint = nearest(name, self.scores, f"there are {', '.join(self.scores)}")
             raise UsageError(f"no score {name!r}; {hint}")
-        column, left_out = self.column(f"scores/{name}"), np.nan_to_num(self.column("scores/left_out"))
+        left_out = np.nan_to_num(self.column("scores/left_out"))
         scored = np.flatnonzero(~np.isnan(column))
         if not len(scored):
             raise RoundMissing(f"no round has the score {name}")
