@@ -42,6 +42,7 @@ from roundweave.flows.merging.subjects import (
     spec_of,
     subject,
 )
+from roundweave.flows.stored import open_run
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.opening import (
@@ -166,7 +167,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     """
     root = full_address(config.root)
     check_places(config, root)
-    opened = [open_checkpoint(place, root) for place in config.checkpoints]
+    opened = [open_checkpoint(place, root, open_run) for place in config.checkpoints]
     check_means(config.checkpoints, opened)
     if config.adapters:
         check_adapters(config)
@@ -243,7 +244,7 @@ def _plan_matched(
     error = checked_error(found, network, units)
     places = tuple(lasting(place, root) for place in config.checkpoints)
     objective, partitions = found.objective, found.partitions
-    gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root)
+    gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root, open_run)
     if gallery and known.average == "fisher":
         check_likelihood(gallery)
     each = own_data(config, known, runs) if gallery else ()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roundweave.flows.config.exports import CARD, MARK, check_folder, is_folder
+from roundweave.flows.stored import open_run
 from roundweave.storage.checkpoints.files import SAFETENSORS
 from roundweave.storage.checkpoints.folders import (
     ADAPTER,
@@ -78,7 +79,7 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     first = Path(plan.config.folders[0])
     # Tied tensors have one name there, as transformers writes them.
     slices = plan.config.slices
-    names = tensors if slices else open_checkpoint(first)
+    names = tensors if slices else open_checkpoint(first, opened=open_run)
     own = picked({name: (tensors, plan.names.get(name, name)) for name in names})
     config, folders = folder_config(first), plan.config.folders
     if slices:
