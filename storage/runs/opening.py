@@ -32,8 +32,8 @@ def open_checkpoint(place: Where, root: Where | None = None, opened: Opener = op
     `place` is a torch file, a ``.safetensors`` file, the index of a checkpoint in shards
     (``model.safetensors.index.json``), a folder with one of these as `save_pretrained` of transformers writes it,
     or a stored round such as ``RUN@12``, where ``RUN@-1`` is the last one, of a run that `opened` opens. Prefixes
-    that DataParallel or torch.compile put before all names are removed. Raises `CheckpointError`, and for stored rounds
-    `NotARun`, `RoundMissing` and `StoreDamaged`.
+    that DataParallel or torch.compile put before all names are removed. Raises `CheckpointError`, and for stored
+    rounds `NotARun`, `RoundMissing` and `StoreDamaged`.
     """
     if stored := stored_round(place):
         run, number = stored
