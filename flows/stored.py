@@ -3,86 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from roundweave.storage.errors import DataError, NotARun, UsageError
+from roundweave.storage.errors import DataError, NotARun, UsageError, printable
 from roundweave.storage.places.base import Where, full_address
-from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.names import WhichRound, default_root, run_name
-from roundweave.storage.runs.round import StoredRound
+from roundweave.storage.rounds.tensors import Recomputed
+from roundweave.storage.runs import measures
+from roundweave.storage.runs.names import WhichRound, default_root, recorded_name
 from roundweave.storage.runs.run import StoredRun, open_stored
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
     from torch import nn
 
+    from roundweave.flows.evidence.recomputing import Recomputing
     from roundweave.flows.evidence.replaying import Replay
     from roundweave.flows.evidence.scoring import RoundScore
+    from roundweave.storage.runs.arrays import Arrays
     from roundweave.storage.runs.figures import Plots
-    from roundweave.tasks.data.partitions import Partitions
+    from roundweave.storage.upkeep.verifying.verify import Verification
     from roundweave.tasks.networks.objective import ModelSpec
     from roundweave.tasks.rounds.evidence.recombining import Recombination
-
-
-class Round(StoredRound):
-    """A committed round of a stored run: its updates, the state after it, and the network with that state.
-
-    Example:
-        >>> run.round(2).params["fc1.weight"].shape
-    """
-
-    def __init__(self, store: RoundStore, commit: Commit, model: Callable[[bool], ModelSpec]) -> None:
-        super().__init__(store, commit)
-        self._model = model
-
-    def network(self, trust: bool = False) -> nn.Module:
-        """Build the network and load the parameters and buffers after this round.
-
-        Args:
-            trust: Whether code stored in the run may be executed. A run under your own root does not need this;
-                one from elsewhere does where its network is built by a function of its author.
-
-        Returns:
-            The module, in evaluation mode.
-
-        Raises:
-            UsageError: Building the network needs `trust`.
-            NotARun: The run does not say how its network is built; use `load_into` with a network of yours.
-            ModelError: The network cannot be built.
-            RoundPruned: The state was pruned or never stored.
-            StoreDamaged: The stored bits are not those that were committed.
-
-        Example:
-            >>> logits = run.round(3).network()(inputs)
-        """
-        return self.load_into(self._model(trust).build()).eval()
-
-    def save(self, place: Where) -> None:
-        """Write the parameters and buffers after this round to a checkpoint file.
-
-        Args:
-            place: The path of the file, which is replaced where it is there. It ends in ``.safetensors``, whose
-                metadata say which round it is, or for a torch file in ``.pt``, ``.pth`` or ``.bin``.
-
-        Raises:
-            UsageError: The suffix is another one, the folder is missing, or such a file cannot hold the tensors.
-            CheckpointError: The file cannot be written.
-            RoundPruned: The state was pruned or never stored.
-            StoreDamaged: The stored bits are not those that were committed.
-
-        Example:
-            >>> run.best("accuracy").save("best.safetensors")
-        """
-        from roundweave.storage.checkpoints.writing import write_checkpoint
-
-        name, scores = run_name(self._store.address), json.dumps(self.score.row() if self.score else {})
-        facts = {"run": name, "round": str(self.number), "chain": self.chain, "scores": scores}
-        digest = str(self._store.attributes["data"].get("digest", ""))
-        write_checkpoint(place, self.tensors, facts | {"data_digest": digest})
 
 
 class Run(StoredRun):
@@ -96,21 +40,93 @@ class Run(StoredRun):
         >>> run.done, run.status, run.history()
     """
 
+    arrivals, changes, description = measures.arrivals, measures.changes, property(measures.description)
+    diff, divergence, drift = measures.diff, measures.divergence, measures.drift
+
     def __init__(self, where: Where, root: Where | None = None, **placed: Any) -> None:
-        super().__init__(where)
         self.root = root or default_root()
         self.placed = {"root": self.root, **placed}
+        super().__init__(where, self._computed)
+
+    def _computed(self, round: int) -> Recomputed:
+        return self._again(round)
+
+    @cached_property
+    def _again(self) -> Recomputing:
+        """Computes what of a round is not stored again, in this process, or as `placed` says."""
+        from roundweave.flows.evidence.recomputing import Recomputing
+
+        return Recomputing(self.address, self.placed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle says where the run lies, and it is opened there again."""
         return partial(type(self), full_address(self.address), **self.placed), ()
 
-    def round(self, round: WhichRound) -> Round:
+    def __getitem__(self, name: str) -> xr.DataArray:
+        """One tensor of the state over the rounds of `kept`.
 
-        return Round(self._store, super().round(round).commit, self.model)
+        Args:
+            name: One of `Run.tensors`, or the name of a parameter or buffer alone.
 
-    def best(self, score: str | None = None, lowest: bool | None = None) -> Round:
-        return self.round(super().best(score, lowest).number)
+        Returns:
+            An array (round, *shape), which is read and verified when its values are used; bfloat16 is shown as
+            float32. A frozen tensor is stored once, so its array is (*shape) and read at once.
+
+        Raises:
+            TensorMissing: The run stores no such tensor.
+
+        Example:
+            >>> run["fc1.weight"].sel(round=3)
+        """
+        return self._arrays(kept=True).named(name)
+
+    @property
+    def ds(self) -> xr.Dataset:
+        """The state and the numbers of all committed rounds; tensors are read when their values are used.
+
+        Parameters, buffers, frozen parameters, scores, bookkeeping and metrics go by their short names. Where two
+        have the same name, the first in this order has it, and the other goes by its path. All else goes by its
+        path as well, such as ``memory/velocity/fc1.weight``. What was pruned is NaN.
+        """
+        return self._arrays().data_set()
+
+    @property
+    def tree(self) -> xr.DataTree:
+        """Everything stored of the committed rounds, in groups; tensors are read when their values are used.
+
+        Besides the state and the numbers there are the groups ``updates``, ``arrived`` (the buffers that
+        partitions sent), ``extras``, ``carry``, ``observed``, ``permutations`` and ``similarities``, whose
+        arrays are (round, partition, …), and ``partitions``, which says what partition each example went to.
+        What is absent is NaN.
+        """
+        return self._arrays().data_tree()
+
+    def _arrays(self, kept: bool = False) -> Arrays:
+        from roundweave.storage.runs.arrays import arrays  # a flow that only trains need not wait for xarray
+
+        return arrays(self, kept)
+
+    def verify(self, expect: str | None = None) -> Verification:
+        """Read every file of the run as it is now, and compare it with the commit records.
+
+        Args:
+            expect: A chain (see `chain`) that you noted down earlier, to prove that the history up to it is the
+                same.
+
+        Returns:
+            What was read, and a finding for each file that is damaged, missing or foreign.
+
+        Raises:
+            UsageError: `expect` is no chain.
+            NotARun: Nothing lies at the run's address any more.
+            PlaceError: A file could not be read.
+
+        Example:
+            >>> assert run.verify().sound
+        """
+        from roundweave.storage.upkeep.verifying.verify import verify
+
+        return verify(self._place, expect)
 
     @property
     def plot(self) -> Plots:
@@ -143,11 +159,12 @@ class Run(StoredRun):
         """
         import pandas as pd
 
+        from roundweave.flows.evidence.dealing import deal_again
         from roundweave.tasks.data.distribution import labels
 
         if not 0 <= partition < self.partitions:
             raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
-        at, dealt = self.round(round), self._dealt(trust)
+        at, dealt = self.round(round), deal_again(self, self.root, trust)
         examples = dealt.rows(partition, dealt.split.number(at.number))
         if sorted(examples) != (at.owners == partition).nonzero()[0].tolist():
             raise DataError(f"{self.name}: partition {partition} of round {at.number} is dealt other examples now")
@@ -173,30 +190,11 @@ class Run(StoredRun):
         Example:
             >>> run.label_counts()["size"]
         """
+        from roundweave.flows.evidence.dealing import deal_again
         from roundweave.tasks.data.distribution import label_counts
 
-        dealt = self._dealt(trust)
+        dealt = deal_again(self, self.root, trust)
         return label_counts(dealt, dealt.split.number(self.round(round).number))
-
-    def _dealt(self, trust: bool) -> Partitions:
-        """The data of the run and their split, loaded again; raises `DataError` where they are not the same."""
-        from roundweave.flows.config.experiment import Dealing
-        from roundweave.flows.config.recorded import check_examples, check_trust
-        from roundweave.flows.planning.completing import deal
-        from roundweave.tasks.data.description import combine, gather_here
-        from roundweave.tasks.data.meaning import Meaning
-
-        if self.algorithm == "merge" or self.config.get("data") is None:
-            raise UsageError(f"{self.name} was made of networks, not of examples")
-        recorded = Dealing.of(self.config)
-        check_trust(self, self.root, trust, recorded, ("data",))
-        dealt = deal(recorded, meaning=Meaning.recorded(self.attributes["data"]))
-        dealt, descriptions = dealt.described_by(gather_here)
-        unread = self.attributes["data"].get("validation", "")  # what validates is not dealt
-        padded = dealt.loading.collate is not None
-        described = combine(descriptions, dealt.called, padded=padded)
-        check_examples(self, replace(described, validation=unread))
-        return dealt
 
     def network(self, trust: bool = False) -> nn.Module:
         """Build the network and load the parameters and buffers after the last round.
@@ -349,6 +347,21 @@ class Run(StoredRun):
         return ModelSpec(
             recorded.model, tuple(network["inputs"]), network["outputs"], recorded.dtype, seed, options
         )
+
+    def _network(self, trust: bool) -> nn.Module:
+        return self.model(trust).build()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the text of `str` where IPython or a notebook shows this object."""
+        printer.text(str(self))
+
+    def __str__(self) -> str:
+        """The run in several lines: that of `repr`, its data, network, last score and place, and how it ended."""
+        names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}
+        last = {f"round {self.done}": self._commit(self.done).score or "not scored"}
+        facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": self.address}
+        lines = (printable(f"{name:10} {fact}") for name, fact in facts.items() if fact)
+        return "\n".join([repr(self), *lines])
 
 
 def open_run(name: Where, root: Where | None = None, **placed: Any) -> Run:

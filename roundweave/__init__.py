@@ -11,8 +11,6 @@ from typing import Any
 
 import lazy_loader
 
-from roundweave.storage.runs import recomputer
-
 _attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
@@ -24,13 +22,6 @@ def __getattr__(name: str) -> Any:
     there = f"it has {', '.join(__all__)}"
     meant = nearest(name, __all__, "see roundweave/__init__.pyi")
     raise AttributeError(f"roundweave has no {name!r}; {there}; {meant}")
-
-
-def _recompute(run: Any, round: int) -> Any:
-    return import_module("roundweave.flows.evidence.recomputing").recompute_round(run, round)
-
-
-recomputer.recompute = _recompute
 
 
 def main() -> None:

@@ -1,17 +1,16 @@
 """The names of the facade, and where each is defined; the facade loads them when they are first used."""
 
 from .flows.config.merging.merge import MergeConfig as MergeConfig
-from .flows.config.recorded import fork as fork
 from .flows.config.train import TrainConfig as TrainConfig
 from .flows.evidence.differing import diff as diff
 from .flows.evidence.recombining import RecombineConfig as RecombineConfig
 from .flows.evidence.recombining import recombine as recombine
+from .flows.forking import fork as fork
 from .flows.merging.running import merge as merge
 from .flows.planning.plan import Plan as Plan
 from .flows.plugin import Plugin as Plugin
 from .flows.plugins.race.choosing import RaceResult as RaceResult
 from .flows.plugins.race.choosing import plan as plan
-from .flows.stored import Round as Round
 from .flows.stored import Run as Run
 from .flows.stored import open_run as open_run
 from .flows.training.running import train as train
@@ -19,6 +18,7 @@ from .storage.errors import RoundweaveError as RoundweaveError
 from .storage.errors import UsageError as UsageError
 from .storage.runs.listing import compare as compare
 from .storage.runs.listing import list_runs as list_runs
+from .storage.runs.round import Round as Round
 from .storage.values.state import Layout as Layout
 from .storage.values.state import State as State
 from .storage.values.state import Update as Update

@@ -16,7 +16,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError
 from roundweave.storage.places.base import Where, above, address_of, full_address
 from roundweave.storage.runs.names import default_root, stored_round
-from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.runs.run import Opener, StoredRun, open_stored
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
 from roundweave.tasks.algorithms.table import ALGORITHMS, TABLES, is_own_part
 from roundweave.tasks.data.datasets import differing_files
@@ -79,26 +79,10 @@ def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mappi
     return {**recorded, **changes}
 
 
-def fork(place: str, root: Where | None = None, trust: bool = False, **changes: Any) -> TrainConfig:
-    """The configuration of a run that begins with a stored round and has the experiment of its run.
-
-    Args:
-        place: The round, such as ``RUN@12``, ``RUN@last`` or ``RUN@best``.
-        root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
-        trust: Whether code stored in a run outside the root may be executed.
-        changes: Fields and options of the algorithm that differ. Another algorithm keeps none of the old options.
-
-    Returns:
-        The configuration, with the fields of a new run's execution at their defaults.
-
-    Raises:
-        UsageError: `place` is no stored round, a change does not fit, or the code needs `trust`.
-        NotARun: There is no such run.
-        RoundMissing: The run has no such round.
-
-    Example:
-        >>> config = rw.fork("first@2", lr=0.05, rounds=2, executor="inline")
-    """
+def forked(
+    place: str, root: Where | None, trust: bool, changes: dict[str, Any], opened: Opener = open_stored
+) -> TrainConfig:
+    """The configuration that `roundweave.fork` gives, which has its errors; the run is `opened` by a function."""
     stored = stored_round(place)
     if stored is None:
         raise UsageError(
@@ -107,8 +91,8 @@ def fork(place: str, root: Where | None = None, trust: bool = False, **changes: 
     if "start_from" in changes:
         raise UsageError(f"a run begins with {place} or with {changes['start_from']}, not with both")
     folder = address_of(root or default_root())
-    run = open_stored(stored[0], folder)
-    start = find_fork(run, stored[1])
+    run = opened(stored[0], folder)
+    start = find_fork(run, stored[1], opened)
     experiment = recorded_experiment(run, folder, trust, changes)
     if experiment.get("recombined"):
         experiment["recombined"] = {**experiment["recombined"], "before": 0}

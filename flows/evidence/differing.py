@@ -10,10 +10,11 @@ import torch
 
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.recorded import differences, other_data
+from roundweave.flows.evidence.recomputing import open_again
 from roundweave.storage.errors import RoundMissing, StoreDamaged, StoreError
 from roundweave.storage.places.base import Where
-from roundweave.storage.runs.round import StoredRound
-from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.runs.round import Round
+from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.digests import differing, match_tensors
 from roundweave.storage.values.tensors import differences as tensor_differences
 from roundweave.storage.values.tensors import dtype_name
@@ -87,7 +88,7 @@ def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None
     Example:
         >>> rw.diff("first", "second").equal
     """
-    one, other = (run if isinstance(run, StoredRun) else open_stored(run, root) for run in (first, second))
+    one, other = (run if isinstance(run, StoredRun) else open_again(run, root) for run in (first, second))
     shorter = min(one, other, key=lambda run: run.done)
     within, compared, digested = RunDifference(), 0, True
     for number in range(shorter.done + 1):
@@ -132,7 +133,7 @@ def _in_round(one_run: StoredRun, other_run: StoredRun, number: int) -> RunDiffe
             return within
     if path := next(differing(one.tensors, other.tensors), None):
 
-        def read(round: StoredRound) -> dict[str, torch.Tensor]:
+        def read(round: Round) -> dict[str, torch.Tensor]:
             return {path: round.tensor(path)} if path in round.commit.tensors else {}
 
         return _in_tensors("the state", first, second, read)
@@ -143,7 +144,7 @@ def _in_round(one_run: StoredRun, other_run: StoredRun, number: int) -> RunDiffe
     return RunDifference(server if one.split == other.split else "which example went to which partition")
 
 
-def _in_update(first: StoredRound, second: StoredRound, partition: int) -> RunDifference | None:
+def _in_update(first: Round, second: Round, partition: int) -> RunDifference | None:
     """The difference of one partition: of its update, its weight or refusal, or how its units were matched."""
     one, other = first.commit.updates.get(partition), second.commit.updates.get(partition)
     what = f"the update of partition {partition}"
@@ -161,7 +162,7 @@ def _in_update(first: StoredRound, second: StoredRound, partition: int) -> RunDi
 
 
 def _in_tensors(
-    what: str, first: StoredRound, second: StoredRound, read: Callable[[StoredRound], Mapping[str, torch.Tensor]]
+    what: str, first: Round, second: Round, read: Callable[[Round], Mapping[str, torch.Tensor]]
 ) -> RunDifference:
     """The first differing tensor of those that `read` gives for both rounds.
 

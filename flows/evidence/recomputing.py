@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property, partial
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from roundweave.flows.evidence.opening import OfRun, described_again, examples_wanted, plan_again
 from roundweave.flows.evidence.replaying import key_differences, other_network
@@ -12,11 +13,10 @@ from roundweave.flows.planning.describing import Described
 from roundweave.flows.planning.plan import Plan
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import RoundFailed, RoundPruned, RoundweaveError, listed
-from roundweave.storage.places.base import full_address
+from roundweave.storage.places.base import Where, full_address
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import Recomputed
-from roundweave.storage.runs.facts import RunFacts
-from roundweave.storage.runs.names import default_root
+from roundweave.storage.runs.names import default_root, find_run
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Work
@@ -24,11 +24,11 @@ from roundweave.tasks.rounds.persistence.recomputing import mapped_again, recomp
 
 
 class Recomputing:
-    """Called with a round of a run, computes it again where `config` says, and checks it against its record."""
+    """Called with a round of a run, computes it again where it is `placed`, and checks it against its record."""
 
-    def __init__(self, address: str, config: OfRun) -> None:
-        self.run = StoredRun(address)
-        self.config = config
+    def __init__(self, address: str, placed: Mapping[str, Any]) -> None:
+        self.address = address
+        self.config = OfRun(**{"run": full_address(address), "executor": "inline", **placed})
         self._work: Work | None = None
         self._key: dict[str, str] = {}
         self._last: dict[int, Recomputed] = {}
@@ -44,6 +44,11 @@ class Recomputing:
                 key = (f"; not as recorded: {name}: {what}" for name, what in self._key.items())
                 raise RoundPruned(line + "".join(key)) from error
         return self._last[round]
+
+    @cached_property
+    def run(self) -> StoredRun:
+        """The run, of which nothing is computed again."""
+        return StoredRun(self.address)
 
     @cached_property
     def _plan(self) -> Plan:
@@ -77,15 +82,10 @@ class Recomputing:
             notice(f"computing round {listed(rounds)} of {self.run.name} again{how}")
 
 
-_recomputing: WeakKeyDictionary[RunFacts, Recomputing] = WeakKeyDictionary()
-
-
-def recompute_round(run: RunFacts, round: int) -> Recomputed:
-    """What a round of an open run gave, computed again in this process, or as `run.placed` says."""
-    if run not in _recomputing:
-        placed = {"root": default_root(), "executor": "inline", **run.placed}
-        _recomputing[run] = Recomputing(run.address, OfRun(run=full_address(run.address), **placed))
-    return _recomputing[run](round)
+def open_again(name: Where, root: Where | None, **placed: Any) -> StoredRun:
+    """A stored run whose rounds that are not stored are computed again, where they are `placed`."""
+    address = find_run(name, root)
+    return StoredRun(address, Recomputing(address, {"root": root or default_root(), **placed}))
 
 
 def _recompute(work: Work, address: str, round: int) -> Recomputed:

@@ -12,6 +12,7 @@ from roundweave.flows.config.base import EachOwn, NamedOrOwn, Names
 from roundweave.flows.config.recorded import check_examples
 from roundweave.flows.config.train import ExecutorName
 from roundweave.flows.evidence.opening import OfRun, described_again, plan_again, recorded_training
+from roundweave.flows.evidence.recomputing import open_again
 from roundweave.flows.evidence.replaying import other_network
 from roundweave.flows.planning.completing import named_or_own, scored_alone
 from roundweave.flows.planning.describing import check_stays, may_own_loss, objective_for
@@ -22,8 +23,8 @@ from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.names import WhichRound
-from roundweave.storage.runs.round import StoredRound
-from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.runs.round import Round
+from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.networks.scores import SCORES
@@ -88,8 +89,7 @@ def score_round(config: ScoreConfig) -> RoundScore:
 
     Raises `RoundweaveError` if the examples, the network or the scores do not fit one another, or cannot be had.
     """
-    run = open_stored(config.run, config.root)
-    run.placed = {"root": config.root, "trust": config.trust}
+    run = open_again(config.run, config.root, trust=config.trust)
     round, own = run.round(config.round), config.data is None
     score, description = (_on_held_out if own else _on_other)(config, run, round)
     if score is None:
@@ -97,7 +97,7 @@ def score_round(config: ScoreConfig) -> RoundScore:
     return RoundScore(run.name, round.number, config.named, description.digest, score)
 
 
-def _on_held_out(config: ScoreConfig, run: StoredRun, round: StoredRound) -> tuple[Score | None, Description]:
+def _on_held_out(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Score | None, Description]:
     """The score on the examples that the run holds out, which are checked, and their description."""
     with described_again(plan_again(run, config), config) as (described, executor):
         work, description = described.work, described.description
@@ -110,7 +110,7 @@ def _on_held_out(config: ScoreConfig, run: StoredRun, round: StoredRound) -> tup
         return score_again(work, recomputed(work, store, round.number), executor.gather, store), description
 
 
-def _on_other(config: ScoreConfig, run: StoredRun, round: StoredRound) -> tuple[Score | None, Description]:
+def _on_other(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Score | None, Description]:
     """The score on all examples of other data, and their description.
 
     Raises `DataError` if they are not like those that the run was trained on, as partitions must be.
@@ -133,7 +133,7 @@ def _on_other(config: ScoreConfig, run: StoredRun, round: StoredRound) -> tuple[
         return score_again(work, Outcome(round.state), executor.gather), found
 
 
-def _check_network(run: StoredRun, work: Work, round: StoredRound) -> None:
+def _check_network(run: StoredRun, work: Work, round: Round) -> None:
     """Raise `ModelError` if the network that the recorded code builds now is not the one that is stored."""
     if differing := other_network(RoundStore(run.address), work, [round.number]):
         raise ModelError(f"{run.name} cannot be scored: {differing[0].difference}")

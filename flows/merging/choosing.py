@@ -10,10 +10,11 @@ import torch
 
 from roundweave.flows.merging.preparing import MergePlan
 from roundweave.flows.reporting.reporter import reported_step
-from roundweave.storage.checkpoints.opening import open_checkpoint
+from roundweave.flows.stored import open_run
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.rounds.commits import Score
+from roundweave.storage.runs.opening import open_checkpoint
 from roundweave.storage.values.lazy import LazyTensors, changed, picked
 from roundweave.storage.values.tensors import load_named
 from roundweave.tasks.executors.base import Executor
@@ -183,7 +184,7 @@ def solve_networks(
             write_checkpoint(out, regressed(networks.states, grams, layers, mean.coefficients, config.shrinkage))
         else:
             given = plan.architecture, plan.own, networks.places, mean.coefficients, config.shrinkage, out
-            executor.gather(partial(write_least_squares, *given), range(1))
+            executor.gather(partial(write_least_squares, *given, opened=open_run), range(1))
         solved[f"merged, {average}"] = replace(mean, solved=out, repair=bool(config.repair) and plan.normed)
     return solved
 
@@ -198,7 +199,7 @@ def _permuted_grams(
     executor: Executor, plan: MergePlan, networks: Aligned, layers: Mapping[str, Layer]
 ) -> list[dict[str, torch.Tensor]]:
     """The Gram matrices of each network's own examples, in the aligned order of units."""
-    of_each = partial(grams_of, plan.architecture, plan.own, plan.places)
+    of_each = partial(grams_of, plan.architecture, plan.own, plan.places, opened=open_run)
     given = plan.grams or executor.gather(of_each, range(plan.count))
     pairs = zip(given, networks.orders, strict=True)
     return [permuted_grams(grams, layers, plan.units, order) for grams, order in pairs]
@@ -225,7 +226,7 @@ def distil_networks(executor: Executor, plan: MergePlan, start: str, out: str) -
     teaching = Teaching(
         plan.architecture, plan.own, plan.inputs, config.distil or 0, config.distil_lr, axis, config.seed
     )
-    executor.gather(partial(write_distilled, teaching, plan.places, start, out), range(1))
+    executor.gather(partial(write_distilled, teaching, plan.places, start, out, opened=open_run), range(1))
 
 
 def blend_tensors(plan: MergePlan, networks: Aligned, blend: Blend) -> Tensors:
@@ -247,7 +248,7 @@ def blend_tensors(plan: MergePlan, networks: Aligned, blend: Blend) -> Tensors:
 
 
 def _read(plan: MergePlan, place: str) -> Tensors:
-    return _cast(open_checkpoint(place), plan.states[0])
+    return _cast(open_checkpoint(place, opened=open_run), plan.states[0])
 
 
 def _cast(tensors: Tensors, like: LazyTensors) -> LazyTensors:

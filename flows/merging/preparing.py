@@ -42,7 +42,10 @@ from roundweave.flows.merging.subjects import (
     spec_of,
     subject,
 )
-from roundweave.storage.checkpoints.opening import (
+from roundweave.flows.stored import open_run
+from roundweave.storage.errors import UsageError
+from roundweave.storage.places.base import full_address
+from roundweave.storage.runs.opening import (
     check_checkpoint,
     fitted,
     lasting,
@@ -52,8 +55,6 @@ from roundweave.storage.checkpoints.opening import (
     tied_in,
     types_of,
 )
-from roundweave.storage.errors import UsageError
-from roundweave.storage.places.base import full_address
 from roundweave.storage.values.lazy import LazyTensors, picked
 from roundweave.storage.values.tensors import let_go
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning
@@ -166,7 +167,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     """
     root = full_address(config.root)
     check_places(config, root)
-    opened = [open_checkpoint(place, root) for place in config.checkpoints]
+    opened = [open_checkpoint(place, root, open_run) for place in config.checkpoints]
     check_means(config.checkpoints, opened)
     if config.adapters:
         check_adapters(config)
@@ -243,7 +244,7 @@ def _plan_matched(
     error = checked_error(found, network, units)
     places = tuple(lasting(place, root) for place in config.checkpoints)
     objective, partitions = found.objective, found.partitions
-    gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root)
+    gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root, open_run)
     if gallery and known.average == "fisher":
         check_likelihood(gallery)
     each = own_data(config, known, runs) if gallery else ()

@@ -15,11 +15,11 @@ from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.merging.merge import Architecture, MergeConfig
 from roundweave.flows.config.recorded import check_trust
 from roundweave.storage.checkpoints.folders import modules_beside
-from roundweave.storage.checkpoints.opening import types_of
 from roundweave.storage.checkpoints.writing import is_folder
 from roundweave.storage.errors import CheckpointError, UsageError
 from roundweave.storage.places.base import Where
 from roundweave.storage.runs.names import stored_round
+from roundweave.storage.runs.opening import types_of
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description

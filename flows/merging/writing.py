@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from roundweave.flows.stored import open_run
 from roundweave.storage.checkpoints.files import SAFETENSORS
 from roundweave.storage.checkpoints.folders import (
     ADAPTER,
@@ -20,9 +21,9 @@ from roundweave.storage.checkpoints.folders import (
     write_json,
     write_shards,
 )
-from roundweave.storage.checkpoints.opening import check_finite, open_checkpoint
 from roundweave.storage.checkpoints.writing import CARD, MARK, check_folder, is_folder, write_checkpoint
 from roundweave.storage.errors import CheckpointError, failing_as, reason
+from roundweave.storage.runs.opening import check_finite, open_checkpoint
 from roundweave.storage.values.lazy import LazyTensors, changed, known_specs, picked
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.merging.adapters import adapter_config
@@ -77,7 +78,7 @@ def _write_folder(plan: MergePlan, tensors: LazyTensors) -> None:
     first = Path(plan.config.folders[0])
     # Tied tensors have one name there, as transformers writes them.
     slices = plan.config.slices
-    names = tensors if slices else open_checkpoint(first)
+    names = tensors if slices else open_checkpoint(first, opened=open_run)
     own = picked({name: (tensors, plan.names.get(name, name)) for name in names})
     config, folders = folder_config(first), plan.config.folders
     if slices:

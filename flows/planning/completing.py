@@ -12,6 +12,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import RECORDED, stored_round
+from roundweave.storage.runs.run import Opener
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.data.partitions import Partitions
@@ -34,12 +35,12 @@ SCORED_PUSHES = 10
 """By default the server's network is scored after so many pushes for each partition that computes at one time."""
 
 
-def complete(config: TrainConfig, new: bool) -> TrainConfig:
+def complete(config: TrainConfig, new: bool, opened: Opener) -> TrainConfig:
     """The configuration with the source of the user's functions, and schedules as long as this run.
 
     The weights that a `new` run begins with are found. Raises `RoundweaveError`.
     """
-    config = config.model_copy(update={"start_from": _found_start(config, new) or config.start_from})
+    config = config.model_copy(update={"start_from": _found_start(config, new, opened) or config.start_from})
     own = {
         "data": keep_source(config.data),
         "validation": config.validation and keep_source(config.validation),
@@ -53,7 +54,7 @@ def complete(config: TrainConfig, new: bool) -> TrainConfig:
     return config.model_copy(update=own)
 
 
-def _found_start(config: TrainConfig, new: bool) -> Start | None:
+def _found_start(config: TrainConfig, new: bool, opened: Opener) -> Start | None:
     """The start of a `new` run; None for the default, and for another run's round if this run has its own."""
     start = config.start_from
     if start and config.algorithm.options.get("init") == "per-partition":
@@ -62,7 +63,7 @@ def _found_start(config: TrainConfig, new: bool) -> Start | None:
         )
     if isinstance(start, Fork) and new:
         return start
-    return find_start(start, config.root) if isinstance(start, str) else None
+    return find_start(start, config.root, opened) if isinstance(start, str) else None
 
 
 def _model_given(config: TrainConfig) -> str | Code:

@@ -10,8 +10,7 @@ from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
-from roundweave.storage.runs.aliases import aliases, holder_of
-from roundweave.storage.runs.names import find_run, is_run, new_name, run_address, stored_round
+from roundweave.storage.runs.names import aliases, find_run, holder_of, is_run, new_name, run_address, stored_round
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import is_reference, short_name
 

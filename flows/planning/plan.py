@@ -19,7 +19,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import RECORDED, run_name
-from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.runs.run import Opener, StoredRun, open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
@@ -123,7 +123,7 @@ class Plan:
         return self.config.start_from if isinstance(self.config.start_from, Start) else None
 
 
-def plan(config: TrainConfig, more: Sequence[Any] = ()) -> Plan:
+def plan(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = open_stored) -> Plan:
     """Plan a training: which run it is, and what its configuration stands for. `more` plugins take part.
 
     Raises `RoundweaveError` for mistakes in the configuration or its code, `ExperimentDiffers` if the run of its
@@ -131,7 +131,7 @@ def plan(config: TrainConfig, more: Sequence[Any] = ()) -> Plan:
     """
     forget_examples()  # this process may have trained before on a file that was written anew
     config, run = find(config, more)
-    planned = plan_rounds(config, run)
+    planned = plan_rounds(config, run, opened)
     beside = [plugin for plugin in active_plugins(planned.config) if not plugin.decides]
     planned = _with_plugins(planned, [*beside, *more])
     if run is None:
@@ -148,13 +148,14 @@ def _check_examples(run: StoredRun, described: Any) -> None:
     check_same_examples(run, described.plan.config, described.description)
 
 
-def plan_rounds(config: TrainConfig, run: StoredRun | None = None) -> Plan:
+def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opener = open_stored) -> Plan:
     """Plan the rounds of a configuration: of a new run, or of a stored one, to train or to compute them again.
 
-    The weights that a new run begins with are found, and the plugins that decide bits take part. Raises
+    The weights that a new run begins with are found, in a run that is `opened` by a function, and the plugins that
+    decide bits take part. Raises
     `RoundweaveError` as `plan` does.
     """
-    config = complete(config, new=run is None)
+    config = complete(config, run is None, opened)
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
     topology = None if config.topology is None else find_topology(config.topology, config.partitions)

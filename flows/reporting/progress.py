@@ -112,14 +112,14 @@ def rounds_reported(address: str, rounds: int, done: int) -> Iterator[None]:
             finally:
                 progress.report()
         from roundweave.storage.runs.figures import Plots
-        from roundweave.storage.runs.tables import worker_rows
+        from roundweave.storage.runs.measures import by_worker
 
         run.refresh()
         page.leave_table(run.history().reset_index().to_dict("records"), "history")
         plots = Plots(run)
         page.leave_plot(_figure(plots.history, len(plots.kinds)), "plot")
-        if not (arrivals := run.arrivals()).empty:
-            page.leave_table(worker_rows(arrivals), "arrivals")
+        if workers := by_worker(run):
+            page.leave_table(workers, "arrivals")
             page.leave_plot(_figure(plots.staleness), "staleness")
 
 

@@ -18,7 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from roundweave.flows.config.algorithms import EVERY_OPTION, Named, algorithm_table, option_fields
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.config.recorded import fork
+from roundweave.flows.forking import fork
 from roundweave.storage.errors import RoundweaveError, UsageError
 from roundweave.storage.parsing import from_json
 from roundweave.tasks.algorithms.table import TABLES

@@ -17,7 +17,7 @@ from roundweave.flows.reporting.listening import in_flow, listening, notify_skip
 from roundweave.flows.reporting.outcomes import RunEnd
 from roundweave.flows.reporting.progress import titled
 from roundweave.flows.serving.ahead import started
-from roundweave.flows.stored import Run
+from roundweave.flows.stored import Run, open_run
 from roundweave.flows.training.attempts import attempted, in_time
 from roundweave.flows.training.hooks import around
 from roundweave.flows.training.rounds import train_rounds
@@ -42,7 +42,7 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
 
 def _train(config: TrainConfig) -> Run:
     with in_time(config.timeout):
-        planned = plan(config)
+        planned = plan(config, opened=open_run)
         described = describe_here(planned)
         with started(planned.config, planned.config.site_of_each) as executor:
             return train_rounds(planned, described, executor)

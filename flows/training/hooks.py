@@ -14,8 +14,7 @@ from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import PluginFailed, RoundweaveError, located
 from roundweave.storage.places.base import Where
-from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.rounds.sections import ENDING
+from roundweave.storage.rounds.commits import ENDING, Commit
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from roundweave.flows.planning.describing import Described, describe
 from roundweave.flows.planning.plan import Plan
 from roundweave.flows.recording import Needs, create_run
 from roundweave.flows.reporting.listening import begun, notice
-from roundweave.storage.errors import ExperimentDiffers, StoreError
+from roundweave.storage.errors import ExperimentDiffers
 from roundweave.storage.places.base import full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
@@ -90,12 +90,11 @@ class Prepared:
         return replace(self.job, work=replace(work, partitions=partitions))
 
     def let_go(self, newest: Commit) -> None:
-        """Copy the rounds' numbers and prune tensors that are not to be kept.
+        """Prune tensors that are not to be kept.
 
         It is called between windows, as lost work of a window may need the states from its beginning. Tensors are
         only pruned if a later round is already safe against a power loss.
         """
-        self.store.numbers.catch_up()
         self.syncing.written = newest
         prune(self.store, self.job.attempt.keep, self.syncing.safe)
 
@@ -169,8 +168,6 @@ def prepared(
                 yield run
             finally:
                 executor.end()
-                with suppress(StoreError):  # an error that ended the window early is reported already
-                    store.numbers.catch_up()
         run.let_go(syncing.written)
 
 
@@ -272,7 +269,7 @@ def _recovered(store: RoundStore, work: Work) -> int:
 
     The assignments of the splits of all earlier rounds are written again.
     """
-    from roundweave.storage.rounds.recovery import recover  # a new run has nothing to recover
+    from roundweave.storage.upkeep.recovery import recover  # a new run has nothing to recover
 
     done, _ = recover(store)
     if done and not work.partitions.source.partitioned:

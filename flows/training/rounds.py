@@ -15,8 +15,7 @@ from roundweave.flows.training.hooks import Hooks
 from roundweave.flows.training.job import Prepared, prepared
 from roundweave.storage.errors import cut
 from roundweave.storage.rounds.columns import read_columns
-from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.rounds.sections import JUDGEMENT, read_section, write_section
+from roundweave.storage.rounds.commits import JUDGEMENT, Commit, read_section, write_section
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.names import is_run, run_name
 from roundweave.tasks.executors.base import Executor

@@ -16,7 +16,7 @@ from roundweave.flows.plugin import Plugin
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import begun, followed, going_on, notify_skip
 from roundweave.flows.serving.ahead import ahead, reachable
-from roundweave.flows.stored import Run
+from roundweave.flows.stored import Run, open_run
 from roundweave.flows.training.hooks import around
 from roundweave.flows.training.rounds import train_rounds
 from roundweave.tasks.own_code.imports import kept
@@ -63,7 +63,7 @@ def train(config: TrainConfig, bar: bool = True, plugins: Sequence[Plugin] = ())
 
 def _run_flow(plugins: Sequence[Plugin], config: TrainConfig) -> Run:
     try:
-        planned = plan(config, plugins)
+        planned = plan(config, plugins, open_run)
         described = describe_here(planned)
     except Skipped as skipped:
         notify_skip(str(skipped))

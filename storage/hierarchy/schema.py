@@ -17,35 +17,22 @@ from roundweave.storage.parsing import EXACTLY, MOST_PARTITIONS, validated
 from roundweave.storage.values.state import OBSERVED, Layout, Rows, json_rows
 from roundweave.storage.values.tensors import RAW, Specs, TensorSpec, specs_bytes, vector_sizes
 
-VERSION = 11
+VERSIONS = UNPACKED, _, VERSION = 10, 11, 12
+"""The store versions that are read.
 
-UNPACKED = 10
-"""The store version whose records stay in a file each, since the programs that wrote it know no packs."""
-
-
-REPORTED = ("metrics", "scores")
-"""The groups whose arrays are named by metrics and scores, which maps and objectives report."""
-
-
-NUMBERS = {
-    **{"round": "int64", "committed": "bool", "commits": "int64", "bookkeeping/seconds": "float64"},
-    **dict.fromkeys(("bookkeeping/weight", "bookkeeping/accepted", "bookkeeping/map_seconds"), "partition"),
-}
-"""The arrays of numbers that every run has, and their dtypes.
-
-``partition`` stands for a float64 number for each partition and round.
+In the first, records stay in a file each. In the first two, `COPIES` are replaced when a run goes on.
 """
 
 
-METRIC_ROWS = 1024
-"""The most rounds in a chunk of numbers. A thousand rounds are then read with one request for each array."""
+GROUPS = ("scores", "metrics", "bookkeeping")
+"""The groups of the arrays that show the numbers of rounds to plain zarr and xarray."""
+
+COPIES = ("commits/copied.json", "metrics", "bookkeeping")
+"""What stores before version 12 have of the numbers of each partition, which nobody reads any more."""
 
 
-METRIC_BYTES = 1 << 16
-"""The most bytes of a chunk of numbers, unless a single round needs more.
-
-A chunk that is being filled is rewritten about once a second, which takes some 0.2 ms at this size.
-"""
+ROWS = 1024
+"""The most rounds in a chunk of numbers."""
 
 
 MOST_SLOTS = 1_000
@@ -227,18 +214,6 @@ class Schema:
                 arrays[path] = replace(_array(path, replace(stored, name=path), lead), shard=self.shard)
         return arrays
 
-    def numbers(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of numbers that every run has, by path: the coordinates and the bookkeeping."""
-        return {path: self.number(path, rows) for path in NUMBERS}
-
-    def number(self, path: str, rows: int) -> ArraySpec:
-        """The array of numbers at a path: bookkeeping, metrics or scores, (round,) or (round, partition)."""
-        if path.startswith("metrics/") or NUMBERS.get(path) == "partition":
-            shape, chunks = (rows, self.partitions), (self.block, self.partitions)
-            return ArraySpec(path, "float64", shape, chunks, ("round", "partition"))
-        dtype = NUMBERS.get(path, "float64")
-        return ArraySpec(path, dtype, (rows,), (METRIC_ROWS if path == "round" else self.block,), ("round",))
-
     @functools.cached_property
     def state_bytes(self) -> int:
         """The bytes of the state of one round, without frozen parameters, which are stored once."""
@@ -254,18 +229,13 @@ class Schema:
         """The bytes of the tensors of a run that has so many states, and so many updates of single partitions."""
         return specs_bytes(self.layout.frozen) + states * self.state_bytes + updates * self.update_bytes
 
-    @property
-    def block(self) -> int:
-        """How many rounds one chunk of numbers has, so that a number for each partition fits `METRIC_BYTES`."""
-        return min(METRIC_ROWS, max(1, METRIC_BYTES // (8 * self.partitions)))
-
     def tensors(self, rows: int) -> dict[str, ArraySpec]:
         """The arrays of tensors by path: states, updates, carries and matches."""
         return self.state(rows) | self.vectors(rows) | self.matching(rows)
 
     def arrays(self, rows: int) -> dict[str, ArraySpec]:
         """Every array that a run has from its start, by path, with `rows` rows."""
-        return self.tensors(rows) | self.numbers(rows)
+        return self.tensors(rows) | {path: number_array(path, rows) for path in ("round", "committed", "commits")}
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object from which `from_json` rebuilds the schema."""
@@ -279,6 +249,12 @@ class Schema:
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
         """Rebuild a schema from what `to_json` gave; raises `ValueError` for anything else."""
         return validated(cls, json.dumps(value))
+
+
+def number_array(path: str, rows: int) -> ArraySpec:
+    """The array of numbers at a path, (round,): a coordinate, a score, a metric or bookkeeping."""
+    dtype = "bool" if path == "committed" else "float64" if "/" in path else "int64"
+    return ArraySpec(path, dtype, (rows,), (ROWS,), ("round",))
 
 
 def split_array(number: int, examples: int) -> ArraySpec:

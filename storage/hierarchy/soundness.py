@@ -70,7 +70,7 @@ def _count(schema: Schema) -> int:
     tensors = len(layout.params) * (1 + len(schema.memory)) + len(layout.buffers) + len(layout.frozen)
     params, buffers, observed = (len(vector_sizes(s)) for s in (layout.params, layout.buffers, schema.observed))
     vectors = params * (1 + len(schema.extras) + len(schema.carry)) + buffers + observed
-    return tensors + vectors + 2 * len(schema.matches) + len(schema.numbers(1))
+    return tensors + vectors + 2 * len(schema.matches) + 3
 
 
 def _is_part(name: str) -> bool:

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+import psutil
+
 from roundweave.storage.errors import PlaceError, StoreError, UsageError
 
 Where = str | os.PathLike[str]
@@ -221,6 +223,16 @@ def parts_of(key: str, place: object) -> list[str]:
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise StoreError(f"{key!r} leads out of {place}")
     return parts
+
+
+SMALL = 1 << 26
+"""Files of at most so many bytes are read without checking how much memory is left."""
+
+
+def refuse_larger_than_memory(size: int, path: Path | str) -> None:
+    """Raise `StoreError` for a file larger than the free memory, since reading it would kill the process."""
+    if size > SMALL and size > (free := psutil.virtual_memory().available):
+        raise StoreError(f"{path} would take {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are left")
 
 
 def refusing(

@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import psutil
 
 from roundweave.storage.errors import DiskFull, PlaceError, PlaceTaken, StoreDamaged, StoreError
-from roundweave.storage.places.base import PARTIAL, Piece, parts_of, refusing, unfenced
+from roundweave.storage.places.base import PARTIAL, Piece, parts_of, refuse_larger_than_memory, refusing, unfenced
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -32,15 +31,6 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-
-SMALL = 1 << 26
-"""Files of at most so many bytes are read without checking how much memory is left."""
-
-
-def refuse_larger_than_memory(size: int, path: Path | str) -> None:
-    """Raise `StoreError` for a file larger than the free memory, since reading it would kill the process."""
-    if size > SMALL and size > (free := psutil.virtual_memory().available):
-        raise StoreError(f"{path} would take {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are left")
 
 
 def remove_file(name: str, folder: int) -> None:

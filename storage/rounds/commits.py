@@ -1,22 +1,23 @@
-"""The commit record, which makes a round exist. It is created after everything else, only once, and never changed.
-
-The numbers in a record are copied into arrays; here they go by the paths of these arrays.
-"""
+"""The commit record, which makes a round exist: created last, only once, and never changed; and its numbers."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
+from roundweave.storage.places.base import Place
+from roundweave.storage.values.digests import read_sealed, sealed
 
 
 @dataclass(frozen=True)
@@ -277,23 +278,119 @@ def check_names(commit: Commit) -> None:
             raise UsageError(problem)
 
 
-ABSENT = -1.0
-"""Stands in the array of who was accepted (1), or refused (0), for a partition that was absent."""
+def check_columns(columns: Mapping[str, Iterable[float]]) -> None:
+    """Raise `ValueError` unless these are numbers of rounds by path, as in `columns_of`."""
+    for path, column in columns.items():
+        group, _, name = path.partition("/")
+        known = name in COLUMNS if group == "bookkeeping" else group in REPORTED and metric_problem(name) is None
+        counts = known and name in COLUMNS - {"seconds"} and group != "metrics"
+        if not known or (counts and not all(0 <= number < 1 << 53 for number in column if not math.isnan(number))):
+            raise ValueError("they are no numbers of rounds")
 
 
-def numbers_of(commit: Commit) -> dict[str, float | dict[int, float]]:
-    """The numbers in a commit by the path of their array: one number, or one for each partition that has it."""
-    numbers: dict[str, float] = {"bookkeeping/seconds": commit.seconds}
+COLUMNS = {"seconds", "examples", "accepted", "refused", "absent", "left_out"}
+"""The columns of each run's history besides scores and metrics."""
+
+REPORTED = ("metrics", "scores")
+"""The groups of the numbers that maps and objectives report."""
+
+
+def row_of(commit: Commit) -> dict[str, float]:
+    """The numbers of a round by path; metrics are means over the updates that were accepted, by their examples."""
+    weights = {partition: commit.updates[partition].weight for partition in commit.accepted}
+    counts = {
+        "accepted": len(weights),
+        "refused": len(commit.updates) - len(weights),
+        "absent": len(commit.absent),
+    }
+    counts |= {"examples": sum(weights.values())}
+    row = {f"bookkeeping/{name}": float(count) for name, count in counts.items()}
+    row["bookkeeping/seconds"] = commit.seconds
     if commit.score is not None:
-        row = {name: value for name, value in commit.score.row().items() if name != "examples"}
-        numbers |= {f"scores/{name}": value for name, value in row.items()}
-    of_partitions: dict[str, dict[int, float]] = {}
-    if commit.absent:
-        of_partitions["bookkeeping/accepted"] = dict.fromkeys(commit.absent, ABSENT)
-    for partition, update in commit.updates.items():
-        bookkeeping = {"weight": update.weight, "accepted": update.refused is None, "map_seconds": update.seconds}
-        paths = {f"bookkeeping/{name}": value for name, value in bookkeeping.items()}
-        paths |= {f"metrics/{name}": value for name, value in update.metrics.items()}
-        for path, value in paths.items():
-            of_partitions.setdefault(path, {})[partition] = value
-    return {**numbers, **of_partitions}
+        row |= {f"scores/{name}": float(n) for name, n in commit.score.row().items() if name != "examples"}
+    metrics = {name: None for update in commit.updates.values() for name in update.metrics}
+    # What partitions tell of examples that they hold out weighs as many as these are.
+    told = {p: update.metrics.get("own_examples", 0.0) for p, update in commit.updates.items()}
+    own = told if "own_examples" in metrics else weights
+    for name in metrics:
+        numbers = {p: update.metrics[name] for p, update in commit.updates.items() if name in update.metrics}
+        row[f"metrics/{name}"] = _mean(numbers, own if name.startswith("own_") else weights)
+    return row
+
+
+def _mean(numbers: Mapping[int, float], weights: Mapping[int, float]) -> float:
+    """The mean of numbers by partition, by their weights; NaN where there are none."""
+    # In the order of the partitions, so that it has the same bits with every version of Python.
+    there = {p: weights[p] for p, number in numbers.items() if p in weights and not math.isnan(number)}
+    total = reduce(add, there.values(), 0.0)
+    return reduce(add, (numbers[p] * weight for p, weight in there.items()), 0.0) / total if total else math.nan
+
+
+def columns_of(commits: Iterable[Commit]) -> dict[str, list[float]]:
+    """The numbers of some rounds by path, (round,); NaN where a round does not have one."""
+    rows = list(map(row_of, commits))
+    paths = sorted({path for row in rows for path in row})
+    return {path: [row.get(path, math.nan) for row in rows] for path in paths}
+
+
+FOLDERS = ("sections", "judgements")
+"""The folders of sections beside the records; the second is that of older runs' judgements."""
+
+SECTION = re.compile(r"commits/(?:sections/(\w[\w-]*)|judgements)/(\d+)\.json")
+
+JUDGEMENT = "judgement"
+"""The section that says whether a run is accepted."""
+
+ENDING = "ending"
+"""The section that says which plugin ended a training, and why."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a plugin wrote of a run that had a round; `chain` is that of the round's record."""
+
+    name: str
+    round: Round
+    chain: str
+    content: JsonValue
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether a run is accepted, with a line for each reason."""
+
+    accepted: bool
+    reasons: Annotated[list[str], Field(max_length=1000)]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The judgement of a round as older runs have it."""
+
+    round: Round
+    chain: str
+    accepted: bool
+    reasons: Annotated[list[str], Field(max_length=1000)]
+
+
+def section_key(name: str, round: int) -> str:
+    """The key of a section of a round; raises `UsageError` for a name that no section can have."""
+    key = f"commits/sections/{name}/{round}.json"
+    if not SECTION.fullmatch(key):
+        raise UsageError(f"{name!r} is no name of a section; give letters, digits, '_' and '-'")
+    return key
+
+
+def read_section(place: Place, name: str, round: int, chain: str) -> Any:
+    """What was written of a round whose record has this chain; None where nothing was, or it is damaged."""
+    section = read_sealed(Section, place, section_key(name, round))
+    if section and (section.name, section.round, section.chain) == (name, round, chain):
+        return section.content
+    older = read_sealed(_Judged, place, f"commits/judgements/{round}.json") if name == JUDGEMENT else None
+    known = older and (older.round, older.chain) == (round, chain)
+    return {"accepted": older.accepted, "reasons": older.reasons} if older and known else None
+
+
+def write_section(place: Place, name: str, round: int, chain: str, content: JsonValue) -> None:
+    """Write what is to be known of a round, which survives a power loss."""
+    place.write(section_key(name, round), sealed(Section(name, round, chain, content)), durable=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,10 +13,10 @@ from itertools import groupby
 from roundweave.storage.errors import NotARun, PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.hierarchy.zarr_format import LARGEST
-from roundweave.storage.parsing import mistakes_as
+from roundweave.storage.parsing import mistakes_as, validated
 from roundweave.storage.places.base import Place, together
 from roundweave.storage.rounds import packs
-from roundweave.storage.rounds.commits import Commit, check_names
+from roundweave.storage.rounds.commits import Commit, check_columns, check_names, columns_of
 from roundweave.storage.values.hashing import bytes_digest, text_digest
 
 SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
@@ -67,7 +68,7 @@ class CommitLog:
     A record is sealed by its chain: the digest of `run`, its round, the chain of the record before it, and its
     own text. Reading a record verifies its chain, so one chain covers the whole history before it. `run` is the
     digest of the run's attributes. Records must fit the tensors and partitions of the `schema`. `torn` are the
-    first rounds of packs that were read and have damaged line breaks.
+    first rounds of packs that were read and have damaged line breaks, or columns that are not of its records.
     """
 
     def __init__(self, place: Place, run: str, schema: Schema) -> None:
@@ -136,11 +137,6 @@ class CommitLog:
         link = self.whole(round)
         return link is not None and link.updates_stored
 
-    def after(self, round: int) -> Iterator[Commit]:
-        """The records of the rounds after this one, up to the first that has none; raises `StoreDamaged`."""
-        while (content := self._content(round := round + 1)) is not None:
-            yield self.parsed(round, self._verified(round, content))
-
     def chain(self, round: int) -> str:
         """The chain of a round's record, which covers the history before it; raises as `read` does."""
         return self._link(round).chain
@@ -194,6 +190,43 @@ class CommitLog:
                 links[round] = link
         return dict(reversed(links.items()))
 
+    def columns(self, first: int) -> Mapping[str, list[float]] | None:
+        """The numbers of a pack's rounds by path, (round,); None where it has none, or they are damaged."""
+        if first not in self._packs or first in self.torn:
+            return None
+        part = self.place.read_part(packs.pack_key(first), 0, packs.COLUMNS_BYTES)
+        line, ends, _ = bytes(part or b"").partition(b"\n")
+        if not ends and part:  # it is longer
+            line = (self._lines(first) or {}).get(packs.COLUMNS, b"")
+        if not line.startswith(packs.COLUMNS_BEGIN):
+            return None
+        with suppress(ValueError):
+            if link := self._sealed(first, line):
+                columns = validated(dict[str, list[float]], link.text)
+                check_columns(columns)
+                if {packs.ROUNDS} == {*map(len, columns.values())}:
+                    return columns
+        self.torn.add(first)
+        return None
+
+    def misstated(self, commits: Mapping[int, Commit], lacking: bool) -> list[int]:
+        """The first rounds of packs whose columns are not what their records say, or, if so asked, are `lacking`.
+
+        `commits` are all whole records by round.
+        """
+        wrong = []
+        for first in sorted(self._packs):
+            rounds, line = range(first, first + packs.ROUNDS), (self._lines(first) or {}).get(packs.COLUMNS)
+            if commits.keys() >= {*rounds} and (line or lacking):
+                columns = self._columns(first, [commits[round] for round in rounds])
+                wrong += [first] * (line != columns.content.encode())
+        return wrong
+
+    def _columns(self, first: int, commits: Iterable[Commit]) -> Link:
+        """The sealed columns of a pack's rounds, which follow its last record."""
+        text, before = json.dumps(columns_of(commits)), self.chain(first + packs.ROUNDS - 1)
+        return Link(text, before, self._chain(first, before, text))
+
     def create(self, commit: Commit, before: Link | None = None) -> Commit:
         """Write the record of a round, which makes the round exist; or return the equal record that is there.
 
@@ -221,8 +254,8 @@ class CommitLog:
         self.place.write(_key(commit.round), sealed)
         return commit
 
-    def pack(self, safe: int) -> None:
-        """Put the records of rounds before `safe` into packs, and delete their own files.
+    def pack(self, safe: int) -> bool:
+        """Put the records of rounds before `safe` into packs, and delete their own files; says if any is new.
 
         All of these rounds survive a power loss already. A pack is synced and read again before anything is
         deleted, so each record is in one of both at any time. Where one of a hundred is damaged or missing, all of
@@ -231,6 +264,7 @@ class CommitLog:
         firsts = range(self._packed, packs.first_of(safe), packs.ROUNDS)
         names = set(self.place.names("commits")) if firsts else set()
         self._packs |= packs.packs(names)
+        known = len(self._packs)
         for first in firsts:
             rounds = range(first, first + packs.ROUNDS)
             own = [name for name in (f"{round}.json" for round in rounds) if name in names]
@@ -241,10 +275,17 @@ class CommitLog:
             if own and first in self._packs and len(self.links(rounds)) == len(rounds):
                 self.place.delete_names("commits", own)
         self._packed = max(self._packed, packs.first_of(safe))
+        return len(self._packs) > known
 
     def _write_pack(self, first: int, links: Mapping[int, Link]) -> None:
-        content = "".join(f"{link.content}\n" for link in links.values()).encode()
-        if packs.is_aligned(content) and len(content) <= packs.LARGEST_PACK:
+        if len(links) < packs.ROUNDS:
+            return
+        lines = [
+            self._columns(first, (self.parsed(round, link) for round, link in links.items())),
+            *links.values(),
+        ]
+        content = "".join(f"{line.content}\n" for line in lines).encode()
+        if len(content) <= packs.LARGEST_PACK:
             self.place.write(packs.pack_key(first), content, durable=True)
             self._packs.add(first)
 
@@ -315,14 +356,19 @@ class CommitLog:
         return self._verified(round, content)
 
     def _verified(self, round: int, content: bytes | memoryview) -> Link:
-        parts = SEALED.fullmatch(str(content, "utf-8", "replace"))
-        link = parts and Link(parts[1] + "}", parts[2], parts[3])
-        if not link or self._chain(round, link.before, link.text) != link.chain:
+        link = self._sealed(round, content)
+        if link is None:
             raise StoreDamaged(
                 f"{self._named(round)} is no commit record, or not the one that was written for this round "
                 "of this run; restore it from a copy, or `roundweave resume` goes on without it"
             )
         return link
+
+    def _sealed(self, round: int, content: bytes | memoryview) -> Link | None:
+        """What these bytes have sealed; None where they are not what was written."""
+        parts = SEALED.fullmatch(str(content, "utf-8", "replace"))
+        link = parts and Link(parts[1] + "}", parts[2], parts[3])
+        return link if link and self._chain(round, link.before, link.text) == link.chain else None
 
     def _chain(self, round: int, before: str, text: str) -> str:
         return text_digest("\n".join((self.run, str(round), before, text)))

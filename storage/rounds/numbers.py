@@ -1,241 +1,174 @@
-"""The numbers of a run as zarr arrays, which are copies of what its commit records say.
-
-The arrays let anybody read the numbers with zarr or xarray, and save Roundweave from reading many records. A chunk
-holds the numbers of a block of rounds. A small file, `KEY`, says up to which round the copies are complete; it is
-written once they are synced. Later rounds are read from their records, and so is every block with a missing or
-damaged chunk.
-"""
+"""The numbers of a run's rounds as columns; and as arrays for plain zarr and xarray, which nothing here reads."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roundweave.storage.errors import StoreDamaged, unless_damaged
-from roundweave.storage.hierarchy.schema import METRIC_ROWS, NUMBERS, REPORTED, Schema
-from roundweave.storage.hierarchy.zarr_format import (
-    LARGEST,
-    empty_chunk,
-    read_chunk,
-    replace_documents,
-    write_chunk,
-)
-from roundweave.storage.parsing import Round, mistakes_as
-from roundweave.storage.places.base import together
-from roundweave.storage.rounds.commits import Commit, metric_problem, numbers_of
+from roundweave.storage.errors import RoundMissing, StoreDamaged, UsageError, nearest
+from roundweave.storage.hierarchy.schema import GROUPS, ROWS, ArraySpec, number_array
+from roundweave.storage.hierarchy.zarr_format import NAME, empty_chunk, read_chunk, replace_documents, write_chunk
+from roundweave.storage.places.base import Place, together
+from roundweave.storage.rounds import packs
+from roundweave.storage.rounds.commits import COLUMNS, columns_of, ranking
 from roundweave.storage.rounds.log import CommitLog
-from roundweave.storage.values.digests import sealed, unsealed
 
-KEY = "commits/copied.json"
-
-COLUMNS = {"seconds", "examples", "accepted", "refused", "absent", "left_out"}
-"""The columns of each run's history besides scores and metrics."""
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
-class Copied:
-    """Says up to which `round` the arrays are complete copies, with the `chain` of its record.
+class Numbers:
+    """The numbers of ascending `rounds`: `columns` by path, float64 (round,), NaN where a round has none."""
 
-    `since` has the first block of rounds that each array has, by path.
-    """
+    rounds: list[int]
+    columns: dict[str, np.ndarray]
 
-    round: Round
-    chain: str
-    since: dict[str, Round]
-
-
-NOTHING_COPIED = Copied(-1, "", {})
-
-
-def read_statement(log: CommitLog) -> Copied:
-    """The content of the file, even if the record that it names is missing; raises `StoreDamaged`."""
-    content = log.place.read(KEY, most=LARGEST)
-    if content is None:
-        return NOTHING_COPIED
-    with mistakes_as(lambda error: StoreDamaged(f"{log.place}/{KEY}: it is not what was written")):
-        copied = unsealed(Copied, content)
-    if not all(path in NUMBERS or _is_reported(path) for path in copied.since):
-        raise StoreDamaged(f"{log.place}/{KEY}: it names what is no array of numbers")
-    return copied
-
-
-def read_copied(log: CommitLog) -> Copied:
-    """The last round that the arrays copy; raises `StoreDamaged` for a damaged file, or one of another history.
-
-    `NOTHING_COPIED` where it is missing, or where the record that it names is damaged or lost.
-    """
-    copied = read_statement(log)
-    link = log.whole(copied.round)
-    if link is not None and link.chain != copied.chain:
-        raise StoreDamaged(f"{log.place}/{KEY}: it belongs to another history")
-    return copied if link else NOTHING_COPIED
-
-
-def _is_reported(path: str) -> bool:
-    group, _, name = path.partition("/")
-    return group in REPORTED and metric_problem(name) is None
-
-
-def put(
-    chunks: dict[str, np.ndarray], schema: Schema, commits: Iterable[Commit], index: int
-) -> dict[str, np.ndarray]:
-    """Copy the numbers of the commits of a block of rounds into its chunks, by array, and return these.
-
-    Commits of other blocks are passed over, and new arrays are added.
-    """
-    for commit in (commit for commit in commits if commit.round // schema.block == index):
-        row = commit.round % schema.block
-        for path, number in {"committed": True, **numbers_of(commit)}.items():
-            if path not in chunks:
-                chunks[path] = empty_chunk(schema.number(path, 1))
-            if isinstance(number, dict):
-                chunks[path][row, list(number)] = list(number.values())
+    @classmethod
+    def read(cls, log: CommitLog, rounds: Sequence[int]) -> Numbers:
+        """Those of the rounds of a log, from the columns of its packs, or else from whole records."""
+        blocks = {first: list(same) for first, same in groupby(rounds, packs.first_of)}
+        packed = dict(zip(blocks, together(log.place, log.columns, blocks), strict=True))
+        links = log.links([round for first, same in blocks.items() if not packed[first] for round in same])
+        parts = list[tuple[list[int], Mapping[str, Sequence[float] | np.ndarray]]]()
+        for first, same in blocks.items():
+            if columns := packed[first]:
+                at = [round - first for round in same]
+                parts.append((same, {path: np.array(column)[at] for path, column in columns.items()}))
             else:
-                chunks[path][row] = number
-    return chunks
+                whole = [round for round in same if round in links]
+                parts.append((whole, columns_of(log.parsed(round, links[round]) for round in whole)))
 
+        def joined(path: str) -> np.ndarray:
+            return np.concatenate([columns.get(path, np.full(len(rounds), np.nan)) for rounds, columns in parts])
 
-class History:
-    """Reads the numbers of some rounds of a log, which ascend, as they are when this object is created."""
-
-    def __init__(self, log: CommitLog, rounds: Sequence[int]) -> None:
-        self.log = log
-        self.schema = log.schema
-        copied = unless_damaged(read_copied, log) or NOTHING_COPIED
-        self._copied = copied if copied.round <= rounds[-1] else NOTHING_COPIED
-        self._rounds = rounds
-        self._later = self._read(self._copied.round + 1, rounds[-1] + 1)
-
-    def paths(self) -> list[str]:
-        """The paths of the arrays of all metrics and scores, sorted."""
-        later = {path for commit in self._later for path in numbers_of(commit)}
-        return sorted(path for path in later.union(self._copied.since) if path.partition("/")[0] in REPORTED)
+        paths = sorted({path for _, columns in parts for path in columns})
+        return cls([round for rounds, _ in parts for round in rounds], {path: joined(path) for path in paths})
 
     def names(self, group: str) -> list[str]:
         """The names of all ``metrics``, or of all ``scores`` besides the loss, sorted."""
-        names = [path.removeprefix(f"{group}/") for path in self.paths() if path.startswith(f"{group}/")]
+        names = (path.removeprefix(f"{group}/") for path in self.columns if path.startswith(f"{group}/"))
         return [name for name in names if group != "scores" or name not in ("loss", "left_out")]
 
-    def blocks(self, paths: Collection[str] | None = None) -> Iterator[tuple[list[int], dict[str, np.ndarray]]]:
-        """The committed rounds of each block with their numbers by array, (round,) or (round, partition).
+    def column(self, path: str) -> np.ndarray:
+        """The numbers at a path; all NaN where no round has one."""
+        return self.columns.get(path, np.full(len(self.rounds), np.nan))
 
-        NaN stands for a number that a round does not have. Only arrays of these `paths` are read where given.
-        """
-        for index, rounds in groupby(self._rounds, lambda round: round // self.schema.block):
-            chunks = self.block(index, paths)
-            rows = {round: round % self.schema.block for round in rounds}
-            committed = [round for round, row in rows.items() if chunks and chunks["committed"][row]]
-            if committed:
-                places = [rows[round] for round in committed]
-                yield committed, {path: chunk[places] for path, chunk in chunks.items()}
+    @property
+    def scores(self) -> dict[str, np.ndarray]:
+        """The loss and all other scores by name."""
+        return {name: self.column(f"scores/{name}") for name in ("loss", *self.names("scores"))}
 
-    def block(self, index: int, paths: Collection[str] | None = None) -> dict[str, np.ndarray]:
-        """The chunks of a block of rounds by array; empty where no record of the block is whole."""
-        start = index * self.schema.block
-        copied = start <= self._copied.round
-        chunks = self._chunks(index, paths) if copied else {}
-        commits = self._read(start, start + self.schema.block) if copied and not chunks else self._later
-        return put(chunks, self.schema, commits, index)
+    def history(self) -> pd.DataFrame:
+        """The table of `Run.history`, with a row for each committed round."""
+        import pandas as pd
 
-    def _read(self, start: int, end: int) -> list[Commit]:
-        """The whole records of the rounds from `start` to before `end`."""
-        rounds = [round for round in self._rounds if start <= round < end]
-        return [self.log.parsed(round, link) for round, link in self.log.links(rounds).items()]
+        columns = {**self.scores, "seconds": self.column("bookkeeping/seconds")}
+        renamed = _columns(self.names("metrics"), {*columns} | COLUMNS)
+        columns |= {column: self.column(f"metrics/{name}") for name, column in renamed.items()}
+        paths = [
+            *(f"bookkeeping/{name}" for name in ("examples", "accepted", "refused", "absent")),
+            "scores/left_out",
+        ]
+        counts = {path.partition("/")[2]: self.column(path) for path in paths}
+        whole = {name: np.nan_to_num(count).astype(int) for name, count in counts.items()}
+        return pd.DataFrame({**columns, **whole}, pd.Index(self.rounds, name="round"))
 
-    def _chunks(self, index: int, paths: Collection[str] | None) -> dict[str, np.ndarray]:
-        """The stored chunks of a block by array; empty where any of them is missing or damaged."""
-        rows, place = (index + 1) * self.schema.block, self.log.place
-        since = (path for path, first in self._copied.since.items() if first <= index)
-        wanted = (path for path in since if paths is None or path in (*paths, "committed"))
-        specs = [self.schema.number(path, rows) for path in wanted]
-        try:
-            chunks = together(place, lambda spec: read_chunk(place, spec, (index,)), specs)
-        except StoreDamaged:
-            return {}
-        stored = {spec.path: chunk for spec, chunk in zip(specs, chunks, strict=True) if chunk is not None}
-        if len(stored) < len(specs) or "committed" not in stored:
-            return {}
-        # Rounds that were copied after the file was written are read from their records, which may be gone now.
-        stored["committed"][max(self._copied.round + 1 - index * self.schema.block, 0) :] = False
-        return stored
+    def totals(self) -> Totals:
+        """The totals of a run; `last` has the scores of the last round with a loss, if any."""
+        scored = np.flatnonzero(~np.isnan(self.column("scores/loss")))[-1:]
+        last = {name: float(column[place]) for name, column in self.scores.items() for place in scored}
+        seconds = dict(zip(self.rounds, self.column("bookkeeping/seconds").tolist(), strict=True))
+        return Totals(seconds, int(np.nansum(self.column("bookkeeping/refused"))), last)
+
+    def best(self, score: str, lowest: bool | None) -> int:
+        """The number of the first round with the best score; arguments and errors are as for `Run.best`."""
+        name, least = ranking(score) if isinstance(score, str) else (score, True)
+        if (column := self.scores.get(name)) is None:
+            hint = nearest(name, self.scores, f"there are {', '.join(self.scores)}")
+            raise UsageError(f"no score {name!r}; {hint}")
+        left_out = np.nan_to_num(self.column("scores/left_out"))
+        scored = np.flatnonzero(~np.isnan(column))
+        if not len(scored):
+            raise RoundMissing(f"no round has the score {name}")
+        scored = scored[left_out[scored] == left_out[scored].min()]  # numbers of fewer examples do not compare
+        best = (np.argmin if (least if lowest is None else lowest) else np.argmax)(column[scored])
+        return self.rounds[int(scored[best])]
+
+    def chunks(self, rows: int) -> Iterator[tuple[ArraySpec, int, np.ndarray]]:
+        """The chunks of the arrays of `rows` rows that show the numbers, `committed` last; none of NaN alone."""
+        columns = {**self.columns, "committed": np.full(len(self.rounds), True)}
+        for index, places in groupby(range(len(self.rounds)), lambda place: self.rounds[place] // ROWS):
+            at = list(places)
+            for path, column in columns.items():
+                chunk = empty_chunk(spec := number_array(path, rows))
+                chunk[[self.rounds[place] % ROWS for place in at]] = column[at]
+                if not np.isnan(column[at]).all():
+                    yield spec, index, chunk
 
 
-class Numbers:
-    """Writes the arrays of numbers, with `rows` rows. `last` is the last round that was copied, -1 for none.
+@dataclass(frozen=True)
+class Totals:
+    """The seconds of each round, how many updates were refused in all, and the `last` scores by name."""
 
-    The array of a metric or score begins with the block of rounds in which it was first reported.
+    seconds: Mapping[int, float]
+    refused: int
+    last: Mapping[str, float]
+
+
+BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
+"""The names of bookkeeping arrays. A metric with such a name is another number, so its column is renamed."""
+
+
+def _columns(metrics: Sequence[str], columns: set[str]) -> dict[str, str]:
+    """The column of each metric: its name, with ``map_`` before it as often as needed where the name is taken."""
+    renamed = [name for name in metrics if name in columns | BOOKKEEPING]
+    named = {name: name for name in metrics if name not in renamed}
+    for name in renamed:
+        column = f"map_{name}"
+        while column in columns | set(named.values()):
+            column = f"map_{column}"
+        named[name] = column
+    return named
+
+
+def show(log: CommitLog, rounds: Sequence[int], rows: int, known: bool) -> None:
+    """Write the numbers of rounds, all of the blocks that they are in, as arrays of `rows` rows.
+
+    Unless it is `known` what else arrays show, everything that is not of these rounds is deleted.
     """
+    place, numbers, written = log.place, Numbers.read(log, rounds), set[tuple[str, str]]()
+    for index in range(0 if known else -(-rows // ROWS)):
+        write_chunk(place, number_array("round", rows), (index,), round_numbers(index))
+    specs = {path: number_array(path, rows) for path in ("round", "committed", *numbers.columns, "commits")}
+    replace_documents(place, specs.values())  # that of `commits`, which says how many rounds fit, comes last
+    for spec, index, chunk in numbers.chunks(rows):
+        write_chunk(place, spec, (index,), chunk)
+        written.add((spec.path, str(index)))
+    there = [f"{group}/{name}" for group in GROUPS for name in place.names(group) if name != NAME]
+    for path in [] if known else [*there, "committed"]:
+        if path not in specs:
+            place.delete(path)
+        for name in place.names(f"{path}/c"):
+            if (path, name) not in written:
+                place.delete(f"{path}/c/{name}")
 
-    def __init__(self, log: CommitLog, rows: int) -> None:
-        self.log = log
-        self.place = log.place
-        self.schema = log.schema
-        self.rows = rows
-        self._chunks: dict[str, np.ndarray] = {}
-        self._since: dict[str, int] = {}
-        self.last = -1
 
-    def catch_up(self) -> None:
-        """Copy the records of the rounds after `last`; raises `StoreDamaged` for a damaged one."""
-        self._copy(self.log.after(self.last))
+def round_numbers(index: int) -> np.ndarray:
+    """A chunk of the coordinate `round`."""
+    return np.arange(index * ROWS, (index + 1) * ROWS)
 
-    def rebuild(self, commits: Iterable[Commit]) -> None:
-        """Write all arrays and their documents again from all records, and delete chunks that fit no record."""
-        self.place.delete(KEY)
-        self._chunks, self._since, self.last = {}, {}, -1
-        written = self._copy(commits)
-        paths = (f"{group}/{name}" for group in REPORTED for name in self.place.names(group))
-        reported = set(filter(_is_reported, paths))
-        for path in reported.union(NUMBERS) - {"round"}:
-            if path in reported and path not in self._since:
-                self.place.delete(path)
-            for name in self.place.names(f"{path}/c"):
-                if (path, name) not in written:
-                    self.place.delete(f"{path}/c/{name}")
-        self._describe()
 
-    def seal(self, last: int) -> None:
-        """Write down that rounds up to `last` are copied. Call this once everything written for them is synced."""
-        if 0 <= last <= self.last:
-            self.place.write(KEY, sealed(Copied(last, self.log.chain(last), dict(self._since))))
-
-    def _describe(self) -> None:
-        """Write the documents of all arrays. That of `commits`, which says how many rounds fit, comes last."""
-        numbers = self.schema.numbers(self.rows)
-        for start in range(0, self.rows, METRIC_ROWS):
-            row = np.arange(start, start + METRIC_ROWS)
-            write_chunk(self.place, numbers["round"], (start // METRIC_ROWS,), row)
-        last = numbers.pop("commits")
-        reported = [self.schema.number(path, self.rows) for path in self._since if path not in numbers]
-        replace_documents(self.place, [*numbers.values(), *reported, last])
-
-    def _copy(self, commits: Iterable[Commit]) -> set[tuple[str, str]]:
-        """Write the numbers of commits; returns the chunks that were written, as (path of the array, name)."""
-        written = set()
-        for index, block in groupby(commits, lambda commit: commit.round // self.schema.block):
-            if self.last // self.schema.block < index:
-                self._chunks = {path: empty_chunk(self.schema.number(path, 1)) for path in self._since}
-            for commit in block:
-                put(self._chunks, self.schema, [commit], index)
-                last = commit.round
-            self._write(index)
-            self.last = last
-            written |= {(path, str(index)) for path in self._chunks}
-        return written
-
-    def _write(self, index: int) -> None:
-        """Write the chunks of a block. `committed` comes last, so that a committed row has all its numbers."""
-
-        def write(path: str) -> None:
-            spec = self.schema.number(path, self.rows)
-            if path not in self._since and path not in NUMBERS:
-                # This replaces the document, since a power loss may have left an empty file under its name.
-                replace_documents(self.place, [spec])
-            write_chunk(self.place, spec, (index,), self._chunks[path])
-
-        together(self.place, write, [path for path in self._chunks if path != "committed"])
-        write("committed")
-        self._since |= {path: index for path in self._chunks if path not in self._since}
+def shown_rounds(place: Place, rows: int) -> set[int]:
+    """The rounds of which the array `committed` of so many rows tells; raises `StoreDamaged`."""
+    spec, shown = number_array("committed", rows), set[int]()
+    for index in range(-(-rows // ROWS)):
+        if (chunk := read_chunk(place, spec, (index,))) is not None:
+            shown.update(index * ROWS + int(row) for row in np.flatnonzero(chunk))
+    if 0 not in shown:
+        raise StoreDamaged(f"{place}/committed: it tells nothing of the initial state, which each run has")
+    return shown

@@ -1,4 +1,8 @@
-"""Packs: files that each have the sealed records of many rounds, one a line, in place of a file for each round."""
+"""Packs: files that each have the sealed records of many rounds, one a line, in place of a file for each round.
+
+A line before them has the numbers of these rounds as columns, sealed as well. Packs of stores before version 12 do
+without.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,12 @@ ROUNDS = 100
 
 LARGEST_PACK = 1 << 23
 """The most bytes of a pack, since one record of it is read with all others. Longer records stay in own files."""
+
+COLUMNS = -1
+"""Stands among the rounds of a pack's lines for the line of columns."""
+
+COLUMNS_BEGIN, COLUMNS_BYTES = b'{"bookkeeping/', 1 << 17
+"""How that line begins, and how long it seldom is: so much of a pack is read for it."""
 
 PACK = re.compile(r"(0|[1-9][0-9]{0,6})-[0-9]{1,7}\.jsonl")
 
@@ -46,15 +56,17 @@ def recorded(names: Sequence[str]) -> list[int]:
 
 
 def is_aligned(content: bytes) -> bool:
-    """Whether a pack has as many lines as rounds, and nothing after the last one."""
-    return content.count(b"\n") == ROUNDS and content.endswith(b"\n")
+    """Whether a pack has as many lines as rounds, with or without columns, and nothing after the last one."""
+    return content.count(b"\n") == ROUNDS + content.startswith(COLUMNS_BEGIN) and content.endswith(b"\n")
 
 
 def lines_of(first: int, content: bytes) -> dict[int, bytes]:
-    """The records in a pack by round, damaged ones included.
+    """The records in a pack by round, and its columns as those of round `COLUMNS`, damaged ones included.
 
     Where line breaks are missing or added, each record goes by the round that it names itself.
     """
     if is_aligned(content):
-        return dict(enumerate(content.split(b"\n")[:-1], first))
+        lines = content.split(b"\n")[:-1]
+        records = dict(enumerate(lines[-ROUNDS:], first))
+        return records if len(lines) == ROUNDS else {COLUMNS: lines[0], **records}
     return {int(named[1]): part for part in TORN.split(content) if (named := BEGINNING.match(part))}

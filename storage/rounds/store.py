@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import statistics
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,21 +19,21 @@ from roundweave.storage.errors import (
     NotARun,
     OtherVersion,
     PlaceTaken,
+    StoreError,
     UsageError,
 )
-from roundweave.storage.hierarchy.schema import UNPACKED, VERSION, Schema
+from roundweave.storage.hierarchy.schema import COPIES, ROWS, UNPACKED, VERSION, VERSIONS, Schema
 from roundweave.storage.hierarchy.soundness import checked_schema
 from roundweave.storage.hierarchy.zarr_format import NAME, described_rows, read_document, root_document
 from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.places.base import Place, Where, as_path
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.columns import KEY as COLUMNS
-from roundweave.storage.rounds.commits import Commit, Score, UpdateRecord, check_names
+from roundweave.storage.rounds.commits import FOLDERS, Commit, Score, UpdateRecord, check_names
 from roundweave.storage.rounds.lease import fenced, read_claim
 from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
-from roundweave.storage.rounds.numbers import Numbers
+from roundweave.storage.rounds.numbers import show
 from roundweave.storage.rounds.packs import recorded
-from roundweave.storage.rounds.sections import FOLDERS
 from roundweave.storage.rounds.splits import Splits
 from roundweave.storage.rounds.tensors import Recompute, StoredTensors
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
@@ -42,14 +42,15 @@ from roundweave.storage.values.state import State, Update
 
 
 class RoundStore:
-    """A stored run: its `log` of commits, the `tensors` and `splits` of its rounds, and copies of their `numbers`.
+    """A stored run: its `log` of commits, and the `tensors` and `splits` of its rounds.
 
     Opening it reads the attributes and lists the log: `records` are the rounds with a record, whole or not, and
     `newest` is the last one whose record is whole, None where there are none; `quarantined` are the rounds of
-    quarantined records, and `has_sections` says whether plugins wrote of the run. Its `rounds`, looked at when
-    they are asked for, are how many it has room for: those of its arrays, or the argument `rounds` where that is
-    more. Where `fsync`, everything that is written survives a power loss. Raises `NotARun` where there is no run,
-    or where its attributes are damaged, and `StoreDamaged` where the records do not belong to them.
+    quarantined records, `has_sections` says whether plugins wrote of the run, and `is_old` whether it has an
+    earlier store version. Its `rounds`, looked at when they are asked for, are how many it has room for: those of
+    its arrays, or the argument `rounds` where that is more. Where `fsync`, everything that is written survives a
+    power loss. Raises `NotARun` where there is no run, or where its attributes are damaged, and `StoreDamaged`
+    where the records do not belong to them.
     """
 
     recompute: Recompute | None = None
@@ -58,14 +59,15 @@ class RoundStore:
         self._room = rounds
         self._rounds: int | None = None
         self._tensors: StoredTensors | None = None
-        self._numbers: Numbers | None = None
+        self._shown: int | None = None
         self.place = place_of(where, fsync)
         with mistakes_as(lambda error: _not_a_run(self.place), (ValueError, KeyError, TypeError)):
             self.attributes: dict[str, Any] = read_document(self.place)["attributes"]
             version, schema = self.attributes["version"], self.attributes["schema"]
-        if version not in (UNPACKED, VERSION):
+        if version not in VERSIONS:
             advice = "open it with the Roundweave that wrote it, or train its configuration again"
             raise OtherVersion(f"{self.place} has store version {version}, this Roundweave {VERSION}; {advice}")
+        self.is_old = version < VERSION
         with mistakes_as(lambda error: NotARun(f"{self.place} is no run that Roundweave made: {error}")):
             self.schema = checked_schema(schema)
         self.log = CommitLog(self.place, json_digest(self.attributes), self.schema)
@@ -93,13 +95,6 @@ class RoundStore:
         if self._tensors is None:
             self._tensors = StoredTensors(self.log, self.rounds + 1, self.recompute)
         return self._tensors
-
-    @property
-    def numbers(self) -> Numbers:
-        """The arrays of numbers, to be written."""
-        if self._numbers is None:
-            self._numbers = Numbers(self.log, self.rounds + 1)
-        return self._numbers
 
     @property
     def address(self) -> str:
@@ -149,7 +144,8 @@ class RoundStore:
             records = {p: UpdateRecord(update_digest(update), update.weight) for p, update in carried.items()}
             commit = store.describe(initial, "initial", 0)
             commit = replace(commit, updates=records, carry_from=dict.fromkeys(carried, 0), score=scored)
-            store.numbers.rebuild([store.commit(commit)])
+            store.commit(commit)
+            store.show()
             aside.sync()
         place.sync()
         return cls(place, fsync)
@@ -173,6 +169,17 @@ class RoundStore:
         """
         check_names(commit)
         return self.log.create(commit, before)
+
+    def show(self, rounds: Sequence[int] | None = None) -> None:
+        """Write the numbers of all rounds, or of these alone, as arrays for plain zarr and xarray."""
+        since = None if rounds else self._shown
+        if since is None and self.is_old:
+            for path in COPIES:
+                self.place.delete(path)
+        rounds = rounds or self.log.rounds()
+        first = (since or 0) // ROWS * ROWS
+        show(self.log, [round for round in rounds if round >= first], self.rounds + 1, since is not None)
+        self._shown = rounds[-1]
 
 
 def _not_a_run(place: Place) -> NotARun:
@@ -213,12 +220,11 @@ class Syncing:
 
     def sync(self) -> None:
         """Sync everything that was written so far, and pack records that are safe then; raises `PlaceError`."""
-        written, copied = self.written, self.store.numbers.last
+        written = self.written
         self.store.place.flush()
-        self.store.numbers.seal(copied)
         self.safe = written
-        if self.store.attributes["version"] != UNPACKED:
-            self.store.log.pack(written.round)
+        if self.store.attributes["version"] != UNPACKED and self.store.log.pack(written.round):
+            self.store.show()
 
     def repeat(self, done: threading.Event) -> None:
         """Sync every `SYNC_SECONDS` until `done` is set; raises `PlaceError`."""
@@ -242,4 +248,6 @@ def synced(store: RoundStore, safe: Commit) -> Iterator[Syncing]:
         finally:
             done.set()
             repeated.result()
+            with suppress(StoreError):  # what they lack is read from records, and `verify` says so
+                store.show()
             syncing.sync()

@@ -25,8 +25,7 @@ from roundweave.storage.hierarchy.zarr_format import (
     write_chunk,
     write_shard,
 )
-from roundweave.storage.places.base import together
-from roundweave.storage.places.local import refuse_larger_than_memory
+from roundweave.storage.places.base import refuse_larger_than_memory, together
 from roundweave.storage.rounds.commits import Commit, UpdateRecord
 from roundweave.storage.rounds.log import CommitLog
 from roundweave.storage.rounds.pruned import Pruned, has_updates, read_pruned, there

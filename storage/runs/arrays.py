@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +15,12 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from roundweave.storage.errors import TensorMissing, nearest
-from roundweave.storage.hierarchy.schema import NUMBERS, Schema
-from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.rounds.numbers import History
+from roundweave.storage.hierarchy.schema import Schema
+from roundweave.storage.rounds.commits import Commit, UpdateRecord
+from roundweave.storage.rounds.numbers import Numbers
 from roundweave.storage.rounds.pruned import Pruned
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.digests import match_tensors, update_tensors
 from roundweave.storage.values.state import OBSERVED
 from roundweave.storage.values.tensors import shown_array
@@ -175,22 +175,49 @@ class Arrays:
 
     def numbers(self) -> dict[str, xr.Variable]:
         """Bookkeeping, metrics and scores, (round,) or (round, partition), by path; NaN where there is none."""
-        history = History(self.store.log, self.rounds)
-        block = functools.lru_cache(maxsize=1)(history.block)
-        paths = [*(path for path in NUMBERS if "/" in path), *history.paths()]
-        return {path: self._number(path, block) for path in paths}
+        numbers = Numbers.read(self.store.log, self.rounds)
+        columns = {path: numbers.columns[path] for path in numbers.columns if path.startswith("scores/")}
+        columns["bookkeeping/seconds"] = numbers.column("bookkeeping/seconds")
+        variables = {path: xr.Variable("round", column) for path, column in columns.items()}
+        names = [*UPDATES, *(f"metrics/{name}" for name in numbers.names("metrics"))]
+        return variables | {path: self._number(path) for path in names}
 
-    def _number(self, path: str, block: Callable[[int], dict[str, np.ndarray]]) -> xr.Variable:
-        """The numbers at one path, read block by block, as those of many partitions may take much memory."""
-        dims, rows = self.schema.number(path, 1).dims, self.schema.block
-        shape = (self.schema.partitions,) * (len(dims) - 1)
+    def _number(self, path: str) -> xr.Variable:
+        """The numbers of partitions at one path, read round by round, as those of many may take much memory."""
+        shape = (self.schema.partitions,)
 
         def read(row: int) -> np.ndarray:
-            index, place = divmod(self.rounds[row], rows)
-            chunk = block(index).get(path)
-            return np.full(shape, np.nan) if chunk is None else chunk[place]
+            commit, numbers = self.record(self.rounds[row]), np.full(shape, np.nan)
+            for partition, update in commit.updates.items():
+                numbers[partition] = (
+                    UPDATES[path](update)
+                    if path in UPDATES
+                    else update.metrics.get(path.partition("/")[2], np.nan)
+                )
+            if path == "bookkeeping/accepted":
+                numbers[list(commit.absent)] = ABSENT
+            return numbers
 
-        return lazy_variable((len(self.rounds), *shape), dims, "float64", 1, read)
+        return lazy_variable((len(self.rounds), *shape), ("round", "partition"), "float64", 1, read)
+
+
+UPDATES: dict[str, Callable[[UpdateRecord], float]] = {
+    "bookkeeping/weight": lambda update: update.weight,
+    "bookkeeping/accepted": lambda update: update.refused is None,
+    "bookkeeping/map_seconds": lambda update: update.seconds,
+}
+"""The numbers of an update by path, besides its metrics."""
+
+
+ABSENT = -1.0
+"""Stands among those who were accepted (1), or refused (0), for a partition that was absent."""
+
+
+def arrays(run: StoredRun, kept: bool = False) -> Arrays:
+    """The arrays of the committed rounds of a run, or of those whose states are `kept`."""
+    absent = run.absent
+    rounds = list(filter(absent.has_state, run.committed)) if kept else run.committed
+    return Arrays(run.name, run._store, rounds, run._commit, absent)
 
 
 WITH_NAN = ("bfloat16", "float16", "float32", "float64", "complex64", "complex128")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.errors import UsageError, nearest, printable
 from roundweave.storage.places.base import Where, file_path
+from roundweave.storage.runs.measures import arrivals as came
+from roundweave.storage.runs.measures import changes, divergence
 from roundweave.storage.runs.run import StoredRun
 
 if TYPE_CHECKING:
@@ -118,7 +120,7 @@ class Plots:
         if measure not in DIVERGENCE:
             hint = nearest(measure, DIVERGENCE, f"there are {', '.join(DIVERGENCE)}")
             raise UsageError(f"no measure {measure!r}; {hint}")
-        table = self.run.divergence()[[measure]].droplevel(0, axis=1).loc[1:]
+        table = divergence(self.run)[[measure]].droplevel(0, axis=1).loc[1:]
         ax = ax or plot_axes()
         if self.run.partitions > LINES:
             draw_map(table, ax, DIVERGENCE[measure])
@@ -148,7 +150,7 @@ class Plots:
         """
         from matplotlib.colors import LogNorm
 
-        table = self.run.changes()
+        table = changes(self.run)
         table = table.where(table > 0)
         ax = ax or plot_axes(len(table.columns))
         scale = LogNorm() if table.notna().any(axis=None) else None  # without numbers it has no limits
@@ -174,8 +176,10 @@ class Plots:
         from matplotlib.colors import ListedColormap
         from matplotlib.patches import Patch
 
-        _check_cells(len(self.run.tree["round"]), self.run.partitions)
-        accepted = self.run.tree["bookkeeping/accepted"].to_series().unstack().loc[1:]
+        from roundweave.storage.runs.arrays import arrays  # slow to import
+
+        _check_cells(len(self.run.committed), self.run.partitions)
+        accepted = arrays(self.run).data_tree()["bookkeeping/accepted"].to_series().unstack().loc[1:]
         ax = ax or plot_axes(self.run.partitions)
         edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
         colours = {"cmap": ListedColormap(list(OUTCOMES.values())), "vmin": 0, "vmax": len(OUTCOMES) - 1}
@@ -199,7 +203,7 @@ class Plots:
         Example:
             >>> run.plot.staleness()
         """
-        arrivals = self.run.arrivals()
+        arrivals = came(self.run)
         if arrivals.empty:
             raise UsageError(f"{self.run.name} has no staleness: its rounds waited for all partitions")
         several = 1 < self.run.partitions <= LINES

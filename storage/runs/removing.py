@@ -15,9 +15,8 @@ from roundweave.storage.places.base import Where, join_address, scheme_of
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import ranking
 from roundweave.storage.rounds.lease import check_at_rest
-from roundweave.storage.runs.aliases import kept_for_aliases
 from roundweave.storage.runs.listing import attributes_at, stored_bytes
-from roundweave.storage.runs.names import RECORDED, default_root, run_name, stored_names
+from roundweave.storage.runs.names import RECORDED, default_root, kept_for_aliases, run_name, stored_names
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.pruning import is_half_removed, remove_run
 

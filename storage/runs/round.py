@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -10,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import RoundMissing, ShapeMismatch, TensorMissing, printable
+from roundweave.storage.places.base import Where
 from roundweave.storage.rounds.commits import Commit, Score
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.names import run_name
 from roundweave.storage.values.digests import match_tensors, update_tensors
 from roundweave.storage.values.state import Layout, Match, State, Update
 from roundweave.storage.values.tensors import load_named, shown_array, views
@@ -25,17 +29,21 @@ SHOWN_PARTITIONS = 12
 
 
 LONGEST_CELL = 100
-"""The most characters of a reason for a refusal that are printed with a round; `StoredRound.refused` has all."""
+"""The most characters of a reason for a refusal that are printed with a round; `Round.refused` has all."""
 
 
-class StoredRound:
-    """A committed round of a stored run. Tensors are read from the store, and verified, on each access.
+class Round:
+    """A committed round of a stored run: its updates, the state after it, and the network with that state.
 
-    `roundweave.flows.stored.Round` is the same with a network.
+    Tensors are read from the store, and verified, on each access.
+
+    Example:
+        >>> run.round(2).params["fc1.weight"].shape
     """
 
-    def __init__(self, store: RoundStore, commit: Commit) -> None:
+    def __init__(self, store: RoundStore, commit: Commit, network: Callable[[bool], torch.nn.Module]) -> None:
         self._store = store
+        self._network = network
         self.commit = commit
 
     @property
@@ -256,6 +264,49 @@ class StoredRound:
             names = ", ".join(spec.name for spec in (*layout.params, *layout.frozen, *layout.buffers))
             raise ShapeMismatch(f"round {self.number} is of another architecture; it has {names}") from error
         return network
+
+    def network(self, trust: bool = False) -> torch.nn.Module:
+        """Build the network and load the parameters and buffers after this round.
+
+        Args:
+            trust: Whether code stored in the run may be executed. A run under your own root does not need this;
+                one from elsewhere does where its network is built by a function of its author.
+
+        Returns:
+            The module, in evaluation mode.
+
+        Raises:
+            UsageError: Building the network needs `trust`.
+            NotARun: The run does not say how its network is built; use `load_into` with a network of yours.
+            ModelError: The network cannot be built.
+            RoundPruned: The state was pruned or never stored.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> logits = run.round(3).network()(inputs)
+        """
+        return self.load_into(self._network(trust)).eval()
+
+    def save(self, place: Where) -> None:
+        """Write the parameters and buffers after this round to a checkpoint file.
+
+        Args:
+            place: The path of the file, which is replaced where it is there. It ends in ``.safetensors``, whose
+                metadata say which round it is, or for a torch file in ``.pt``, ``.pth`` or ``.bin``.
+
+        Raises:
+            UsageError: The suffix is another one, the folder is missing, or such a file cannot hold the tensors.
+            CheckpointError: The file cannot be written.
+            RoundPruned: The state was pruned or never stored.
+            StoreDamaged: The stored bits are not those that were committed.
+
+        Example:
+            >>> run.best("accuracy").save("best.safetensors")
+        """
+        name, scores = run_name(self._store.address), json.dumps(self.score.row() if self.score else {})
+        facts = {"run": name, "round": str(self.number), "chain": self.chain, "scores": scores}
+        digest = str(self._store.attributes["data"].get("digest", ""))
+        write_checkpoint(place, self.tensors, facts | {"data_digest": digest})
 
     def __repr__(self) -> str:
         parts = (self.number, self.score, f"{len(self.commit.accepted)} updates", self.commit.state[:12])

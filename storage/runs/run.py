@@ -1,26 +1,40 @@
-"""A read-only view of a stored run, as notebooks use it. It needs neither Prefect nor Dask and never writes."""
+"""A read-only view of a stored run: its attributes, its rounds, and how it stands. It never writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
-from roundweave.storage.errors import printable
-from roundweave.storage.places.base import Where
-from roundweave.storage.rounds.commits import ranking
-from roundweave.storage.rounds.pruned import Pruned
-from roundweave.storage.runs.facts import RunFacts
-from roundweave.storage.runs.names import WhichRound, find_run, recorded_name, which_round
+from torch import nn
+
+from roundweave.storage.errors import NotARun, printable
+from roundweave.storage.places.base import Place, Where
+from roundweave.storage.places.schemes import place_of
+from roundweave.storage.rounds.columns import ColumnsRecord, read_columns
+from roundweave.storage.rounds.commits import (
+    ENDING,
+    JUDGEMENT,
+    Commit,
+    Judgement,
+    ranking,
+    read_section,
+    write_section,
+)
+from roundweave.storage.rounds.lease import read_lease
+from roundweave.storage.rounds.log import Link
+from roundweave.storage.rounds.numbers import Numbers, Totals
+from roundweave.storage.rounds.pruned import Pruned, with_unwritten
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.rounds.tensors import Recompute
+from roundweave.storage.runs.names import WhichRound, find_run, recorded_name, run_name, stored_round, which_round
+from roundweave.storage.runs.records import checked_attributes
+from roundweave.storage.runs.round import Round
 from roundweave.storage.values.state import Update
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
-
-    from roundweave.storage.runs.arrays import Arrays
-    from roundweave.storage.runs.round import StoredRound
-    from roundweave.storage.runs.tables import Totals
-    from roundweave.storage.upkeep.verifying.verify import Verification
 
 
 def open_stored(run: Where, root: Where | None = None) -> StoredRun:
@@ -31,78 +45,249 @@ def open_stored(run: Where, root: Where | None = None) -> StoredRun:
     return StoredRun(find_run(run, root))
 
 
-class StoredRun(RunFacts):
-    """A stored run as it was when it was opened or last refreshed; ``run["fc1.weight"]`` is a tensor over rounds.
+Opener = Callable[[Where, Where | None], "StoredRun"]
+"""Opens a run under a root, as `open_stored` does."""
 
-    The attributes are read on opening; commit records, tensors and numbers when they are asked for.
+
+class StoredRun:
+    """A stored run as it was when it was opened or last refreshed.
+
+    The attributes are read on opening; commit records, tensors and numbers when they are asked for. What of its
+    rounds is not stored is given by `recompute`, if there is one.
     """
 
-    def verify(self, expect: str | None = None) -> Verification:
-        """Read every file of the run as it is now, and compare it with the commit records.
+    def __init__(self, where: Where | Place, recompute: Recompute | None = None) -> None:
+        self._place, self._recompute = place_of(where), recompute
+        self.refresh()
 
-        Args:
-            expect: A chain (see `chain`) that you noted down earlier, to prove that the history up to it is the
-                same.
-
-        Returns:
-            What was read, and a finding for each file that is damaged, missing or foreign.
-
-        Raises:
-            UsageError: `expect` is no chain.
-            NotARun: Nothing lies at the run's address any more.
-            PlaceError: A file could not be read.
-
-        Example:
-            >>> assert run.verify().sound
-        """
-        from roundweave.storage.upkeep.verifying.verify import verify
-
-        return verify(self._place, expect)
-
-    def __getitem__(self, name: str) -> xr.DataArray:
-        """One tensor of the state over the rounds of `kept`.
-
-        Args:
-            name: One of `Run.tensors`, or the name of a parameter or buffer alone.
+    def refresh(self) -> Self:
+        """Read the store again, to see the rounds that were committed since the run was opened.
 
         Returns:
-            An array (round, *shape), which is read and verified when its values are used; bfloat16 is shown as
-            float32. A frozen tensor is stored once, so its array is (*shape) and read at once.
+            This run itself.
 
         Raises:
-            TensorMissing: The run stores no such tensor.
+            NotARun: The run is gone, or its attributes are damaged.
+            StoreDamaged: No commit record belongs to the run's attributes.
 
         Example:
-            >>> run["fc1.weight"].sel(round=3)
+            >>> run.refresh().done
         """
-        absent = self.absent
-        return self._arrays(list(filter(absent.has_state, self.committed)), absent).named(name)
+        self._store = RoundStore(self._place)
+        self._store.recompute = self._recompute
+        checked = checked_attributes(self._store.attributes, self._store.place)
+        self._created = checked.created
+        self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes
+        self._attributes["data"] = asdict(checked.data) | self._attributes["data"]
+        self._rounds, self._done = self._store.records, self._store.newest
+        self._lease = read_lease(self._place)
+        self._planned = (self._lease and self._lease.rounds) or self._store.rounds
+        self._commits: dict[int, Commit] = {}
+        self._links: dict[int, Link] | None = None
+        self._numbers: Numbers | None = None
+        return self
 
     @property
-    def ds(self) -> xr.Dataset:
-        """The state and the numbers of all committed rounds; tensors are read when their values are used.
-
-        Parameters, buffers, frozen parameters, scores, bookkeeping and metrics go by their short names. Where two
-        have the same name, the first in this order has it, and the other goes by its path. All else goes by its
-        path as well, such as ``memory/velocity/fc1.weight``. What was pruned is NaN.
-        """
-        return self._arrays(self.committed, self.absent).data_set()
+    def address(self) -> str:
+        """Where the run lies, as text: a path, or an address such as ``s3://bucket/runs/first.zarr``."""
+        return self._store.address
 
     @property
-    def tree(self) -> xr.DataTree:
-        """Everything stored of the committed rounds, in groups; tensors are read when their values are used.
+    def path(self) -> Path:
+        """The folder of the run. Raises `UsageError` where the run is not on a disk of this machine."""
+        return self._store.path
 
-        Besides the state and the numbers there are the groups ``updates``, ``arrived`` (the buffers that
-        partitions sent), ``extras``, ``carry``, ``observed``, ``permutations`` and ``similarities``, whose
-        arrays are (round, partition, …), and ``partitions``, which says what partition each example went to.
-        What is absent is NaN.
+    @property
+    def name(self) -> str:
+        """The name of the run under its root, without ``.zarr``."""
+        return run_name(self.address)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration that the run was started with, as JSON values by field of `TrainConfig`."""
+        return dict(self._attributes["config"])
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm: built in, your own as ``FILE.py:function``, or ``merge`` for a merge."""
+        return recorded_name(self.config["algorithm"]["name"])
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Everything that was recorded at the start of the run, by name.
+
+        Among these are ``config``, ``algorithm``, ``data`` (number, digest and classes of the examples),
+        ``network``, ``fingerprint`` of the numerics and ``versions`` of installed packages.
         """
-        return self._arrays(self.committed, self.absent).data_tree()
+        return self._attributes
 
-    def _arrays(self, rounds: list[int], absent: Pruned) -> Arrays:
-        from roundweave.storage.runs.arrays import Arrays  # a flow that only trains need not wait for xarray
+    @property
+    def parent(self) -> str | None:
+        """The stored round ``RUN@12``, or checkpoint, that the run began with; None where weights were drawn."""
+        if parent := self._attributes.get("parent"):
+            return f"{parent['run']}@{parent['round']}"
+        start = self.config.get("start_from")
+        if start is None or (stored := stored_round(start["reference"])) is None:
+            return start and str(start["reference"])
+        return f"{run_name(stored[0])}@{stored[1]}"
 
-        return Arrays(self.name, self._store, rounds, self._commit, absent)
+    @property
+    def created(self) -> float:
+        """When the run was created, in seconds since the epoch."""
+        return self._created
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the run is meant to have, according to the process that wrote it last."""
+        return max(self._planned, self._done or 0)
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the examples are split into."""
+        return self._store.schema.partitions
+
+    @property
+    def done(self) -> int:
+        """The newest round whose commit record is whole; 0 is the initial state."""
+        if self._done is None:
+            raise NotARun(f"{self.address} has no committed round; start the run again")
+        return self._done
+
+    @property
+    def committed(self) -> list[int]:
+        """The rounds up to `done` whose commit records are whole, ascending. All records are read and verified."""
+        return list(self._whole())
+
+    @property
+    def pruned(self) -> Pruned:
+        """The rounds whose states or updates were pruned, read from the store now.
+
+        Raises `StoreDamaged` where the record of what was pruned is damaged.
+        """
+        return self._store.tensors.pruned()
+
+    @property
+    def absent(self) -> Pruned:
+        """The rounds without a state or updates: those that were pruned, and what was never stored."""
+        links = self._whole()
+        pruned = with_unwritten(self._store.log, self.pruned, links)
+        return replace(pruned, states=pruned.states | {round for round, link in links.items() if not link.stored})
+
+    @property
+    def kept(self) -> list[int]:
+        """The committed rounds whose states can be read, ascending."""
+        return list(filter(self.absent.has_state, self.committed))
+
+    @property
+    def lost(self) -> list[int]:
+        """The rounds without a whole commit record, ascending. Resuming trains those after `done` again."""
+        before = set(range(self.done)) - set(self.committed)
+        return sorted(before | {round for round in self._rounds if round > self.done})
+
+    @property
+    def digest(self) -> str:
+        """The BLAKE3 digest of the state after the newest committed round, as 64 hexadecimal digits."""
+        return self._commit(self.done).state
+
+    @property
+    def chain(self) -> str:
+        """The chain of the newest commit record: 64 hexadecimal digits that cover the whole history of the run."""
+        return self._store.log.chain(self.done)
+
+    @property
+    def stop(self) -> str | None:
+        """Why training stopped before the last planned round; None where it did not."""
+        ended = self.section(ENDING)
+        return self._commit(self.done).stop or (f"{ended['by']}: {ended['why']}" if ended else None)
+
+    @property
+    def failure(self) -> str | None:
+        """The error that ended the last process that wrote the run; None where it did not fail."""
+        return self._lease.failure if self._lease else None
+
+    @property
+    def judgement(self) -> Judgement | None:
+        """What was judged of the newest round: whether it is ``accepted``, and the ``reasons``."""
+        judged = self.section(JUDGEMENT)
+        return Judgement(**judged) if judged else None
+
+    def section(self, name: str) -> Any:
+        """What a plugin wrote of the newest round in the section of this name, JSON; None where nothing was."""
+        return read_section(self._place, name, self.done, self.chain) if self._store.has_sections else None
+
+    def write_section(self, name: str, content: Any) -> None:
+        """Write JSON of the newest round as a section of the run's record, where `section` reads it.
+
+        Each round has its own. The section is a file of its own that `verify`, `cp` and `rm` treat as the rest.
+        Raises `UsageError` for a name that no section can have.
+        """
+        write_section(self._place, name, self.done, self.chain, content)
+        self._store.has_sections = True
+
+    @property
+    def columns(self) -> ColumnsRecord | None:
+        """What is recorded of the columns of the examples, read now; None where a run recorded nothing of them."""
+        return read_columns(self._place, self._attributes)
+
+    @property
+    def damaged(self) -> list[int]:
+        """The rounds whose damaged records were quarantined when the run was resumed."""
+        return [round for round in self._store.quarantined if round in self._rounds or round > self.done]
+
+    @property
+    def status(self) -> str:
+        """``complete``, ``rejected``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
+
+        A run counts as running for up to 30 seconds after a writer on another machine was killed. One that awaits
+        sections is complete when they are written. One that was rejected before its first round stays so.
+        """
+        if self._lease and self._lease.fresh:
+            return "running"
+        if not self.done and (judgement := self.judgement) and not judgement.accepted:
+            return "rejected"
+        if self.done >= self.rounds or self.stop:
+            if judgement := self.judgement:
+                return "complete" if judgement.accepted else "rejected"
+            if all(self.section(name) for name in self._attributes.get("awaits", ())):
+                return "complete"
+        return "failed" if self.failure else "interrupted"
+
+    @property
+    def scores(self) -> list[str]:
+        """The names of the scores besides the loss, such as ``accuracy``."""
+        return self._history.names("scores")
+
+    @property
+    def _history(self) -> Numbers:
+        """The numbers of all rounds up to `done`, read once."""
+        if self._numbers is None:
+            done = self.done
+            self._numbers = Numbers.read(self._store.log, [round for round in self._rounds if round <= done])
+        return self._numbers
+
+    @property
+    def tensors(self) -> list[str]:
+        """The paths of all tensors of the state, such as ``params/fc1.weight``, as ``run[path]`` takes them.
+
+        ``run[name]`` also takes the name of a parameter or buffer without its group, such as ``fc1.weight``.
+        """
+        return list(self._store.schema.state(1))
+
+    def _whole(self) -> dict[int, Link]:
+        """The verified commit records up to `done`, ascending by round; they are read once."""
+        if self._links is None:
+            done = self.done
+            self._links = self._store.log.links([round for round in self._rounds if round <= done])
+        return self._links
+
+    def _commit(self, round: int) -> Commit:
+        """The commit record of a round, which is read once. Raises `RoundMissing` and `StoreDamaged`."""
+        if round not in self._rounds:
+            raise self._store.log.missing(round, self._rounds)
+        if round not in self._commits:
+            log, link = self._store.log, (self._links or {}).get(round)
+            self._commits[round] = log.parsed(round, link) if link else log.read(round)
+        return self._commits[round]
 
     def history(self) -> pd.DataFrame:
         """The numbers of all committed rounds as a table.
@@ -120,68 +305,14 @@ class StoredRun(RunFacts):
         Example:
             >>> run.history()[["loss", "seconds"]].tail()
         """
-        from roundweave.storage.runs.tables import history_table
-
-        return history_table(self._history)
-
-    @property
-    def description(self) -> pd.DataFrame:
-        """What was recorded of the examples as the run began, with a row for each column.
-
-        Columns are ``dtype``, ``examples`` (how many were looked at), ``missing`` (the share of NaN), ``mean`` and
-        ``deviation`` of the finite numbers, and ``classes`` with their shares. The row of the targets is
-        ``targets``; inputs without names of columns are ``inputs``, or ``inputs 3`` if they are flat and few.
-        Raises `UsageError` for a run that recorded none.
-        """
-        from roundweave.storage.runs.tables import columns_table
-
-        return columns_table(self)
-
-    def drift(self, other: StoredRun | None = None) -> pd.DataFrame:
-        """How far the examples of this run have drifted from those of another one.
-
-        Args:
-            other: The other run; by default the parent, with which this run was compared as it began.
-
-        Returns:
-            A row for each column and for each new or gone category, what matters most first. ``what`` is ``new``,
-            ``gone``, ``moved much``, ``moved`` or ``stable``, ``psi`` the population stability index, and
-            ``before`` and ``after`` are the moments, or the shares of the categories.
-
-        Raises:
-            UsageError: One of the runs recorded no columns, or this one has no parent that did.
-
-        Example:
-            >>> run.drift(rw.open_run("second"))["psi"].max()
-        """
-        from roundweave.storage.runs.tables import drift_table
-
-        return drift_table(self, other)
+        return self._history.history()
 
     @property
     def totals(self) -> Totals:
         """What a list of runs says of all rounds, read in a fraction of the time that `history` takes."""
-        from roundweave.storage.runs.tables import totals_of
+        return self._history.totals()
 
-        return totals_of(self._history, ["loss", *self.scores])
-
-    def arrivals(self) -> pd.DataFrame:
-        """The updates that were pushed to a parameter server.
-
-        Returns:
-            A row for each update, in the order of the rounds; no rows where rounds waited for all partitions.
-            Columns are ``round``, ``partition``, ``push`` (which of its partition or cohort, from 1), ``version``
-            (the round whose state the map began from), ``staleness`` (rounds in between that took an update),
-            ``accepted``, ``seconds`` that the map took, and ``worker``.
-
-        Example:
-            >>> run.arrivals().groupby("partition")["staleness"].mean()
-        """
-        from roundweave.storage.runs.tables import arrivals_table
-
-        return arrivals_table(map(self._commit, self.committed))
-
-    def round(self, round: WhichRound) -> StoredRound:
+    def round(self, round: WhichRound) -> Round:
         """One committed round.
 
         Args:
@@ -199,13 +330,12 @@ class StoredRun(RunFacts):
         Example:
             >>> run.round(3).params["fc1.weight"]
         """
-        from roundweave.storage.runs.round import StoredRound
-
         which = which_round(str(round))
         if which == "best":
             return self.best(self.config.get("best") or self.ranked_by)
         number = -1 if which == "last" else which
-        return StoredRound(self._store, self._commit(number if number >= 0 else self.done + 1 + number))
+        number = number if number >= 0 else self.done + 1 + number
+        return Round(self._store, self._commit(number), self._network)
 
     @property
     def ranked_by(self) -> str:
@@ -213,7 +343,7 @@ class StoredRun(RunFacts):
         scored = "accuracy" if "accuracy" in self.scores else "loss"
         return ranking(self.config.get("best") or scored)[0]
 
-    def best(self, score: str | None = None, lowest: bool | None = None) -> StoredRound:
+    def best(self, score: str | None = None, lowest: bool | None = None) -> Round:
         """The first of the rounds with the best score.
 
         Args:
@@ -233,10 +363,7 @@ class StoredRun(RunFacts):
         Example:
             >>> run.best("accuracy").number
         """
-        from roundweave.storage.runs.tables import best_round
-
-        score = score or self.config.get("best") or "loss"
-        return self.round(best_round(self.history(), score, ["loss", *self.scores], lowest))
+        return self.round(self._history.best(score or self.config.get("best") or "loss", lowest))
 
     def carried(self, round: WhichRound) -> dict[int, Update]:
         """What each partition carries into the round after a given one.
@@ -258,106 +385,20 @@ class StoredRun(RunFacts):
         sources = self.round(round).commit.carry_from.items()
         return {partition: self.round(source).update(partition) for partition, source in sources}
 
-    def diff(self, first: int, second: int) -> pd.DataFrame:
-        """How the states after two rounds differ, tensor by tensor, computed in float64.
-
-        Args:
-            first: The number of the earlier round; negative numbers count from the end.
-            second: The number of the later round.
-
-        Returns:
-            A row for each tensor, by its path. Columns are ``norm`` (of second minus first), ``relative`` (that
-            norm divided by the norm of the first) and ``cosine`` (of the two). Frozen parameters are left out; NaN
-            stands where a norm of 0 divides.
-
-        Raises:
-            RoundMissing: The run has no such round.
-            RoundPruned: A state was pruned or never stored.
-            StoreDamaged: The stored bits are not those that were committed.
-
-        Example:
-            >>> run.diff(1, -1).sort_values("relative")
-        """
-        from roundweave.storage.runs.tables import state_difference
-
-        return state_difference(self.round(first), self.round(second))
-
-    def changes(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
-        """How much each round changed each parameter.
-
-        Args:
-            rounds: The rounds to compare, ascending; by default those of `kept`.
-
-        Returns:
-            A row for each round whose predecessor is among `rounds`, and a column for each parameter: the norm of
-            the change divided by the norm of the parameter before, computed in float64.
-
-        Raises:
-            RoundMissing: The run has no such round.
-            RoundPruned: A state was pruned or never stored.
-            StoreDamaged: The stored bits are not those that were committed.
-
-        Example:
-            >>> run.changes().max()
-        """
-        from roundweave.storage.runs.tables import state_changes
-
-        return state_changes(self._each(rounds, self.absent.has_state))
-
-    def divergence(self, rounds: Iterable[int] | None = None) -> pd.DataFrame:
-        """How far the accepted updates of each round lie from their weighted mean.
-
-        Args:
-            rounds: The rounds to look at; by default those whose updates are stored.
-
-        Returns:
-            A row for each round and columns (measure, partition), computed in float64 from the whole directions.
-            Measures are ``norm`` (of update minus mean), ``relative`` (that norm divided by the norm of the mean)
-            and ``cosine`` (of update and mean). NaN where the partition has no accepted update.
-
-        Raises:
-            UsageError: The run has more than 100,000 partitions.
-            RoundMissing: The run has no such round.
-            RoundPruned: The updates were pruned.
-            StoreDamaged: The stored bits are not those that were committed.
-
-        Example:
-            >>> run.divergence()["cosine"]
-        """
-        from roundweave.storage.runs.tables import update_divergence
-
-        return update_divergence(self._each(rounds, self.absent.has_update), self.partitions)
-
-    def _each(self, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[StoredRound]:
-        return [self.round(round) for round in (filter(kept, self.committed) if rounds is None else rounds)]
+    def _network(self, trust: bool) -> nn.Module:
+        """The network of the run with initial weights; the run that the facade opens builds it."""
+        raise NotARun(f"{self.address} was opened without its network; open it by roundweave.open_run")
 
     def __repr__(self) -> str:
-        return printable(f"<Run {self.name} · {self.status} · {self._line()}>")
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Show the text of `str` where IPython or a notebook shows this object."""
-        printer.text(str(self))
-
-    def __str__(self) -> str:
-        """The run in several lines: that of `repr`, its data, network, last score and place, and how it ended."""
-        names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}
-        last = {f"round {self.done}": self._commit(self.done).score or "not scored"}
-        facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": self.address}
-        lines = (printable(f"{name:10} {fact}") for name, fact in facts.items() if fact)
-        return "\n".join([repr(self), *lines])
-
-    def _line(self) -> str:
-        """The run in one line: rounds, algorithm, partitions and sizes.
-
-        The bytes are those of rounds that each have as many updates as the last one.
-        """
+        # The bytes are those of rounds that each have as many updates as the last one.
         tensors, schema, pruned = self._store.tensors, self._store.schema, self.pruned
         stored = tensors.kept_bytes(self.done, pruned, len(self._commit(self.done).updates))
         parts = (
+            f"{self.name} · {self.status}",
             f"{self.done}/{self.rounds} rounds{' (1 uncommitted)' * tensors.has_row(self.done + 1)}",
             self.algorithm,
             f"{self.partitions} partitions",
             f"{sum(spec.size for spec in schema.layout.params):,} params",
             f"{stored / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
         )
-        return " · ".join(parts)
+        return printable(f"<Run {' · '.join(parts)}>")

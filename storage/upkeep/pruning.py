@@ -18,9 +18,9 @@ from roundweave.storage.places.base import Place
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.lease import fenced, hold_lease, read_lease
 from roundweave.storage.rounds.pruned import Pruned, absent, base_of, there, write_pruned
-from roundweave.storage.rounds.recovery import cut_short, newest_sound
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import All, Keep
+from roundweave.storage.upkeep.recovery import cut_short, newest_sound
 
 REMOVING = "removing"
 """The file that a run has while it is removed."""

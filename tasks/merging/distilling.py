@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import ModelError, UsageError
+from roundweave.storage.runs.run import Opener, open_stored
 from roundweave.tasks.data.examples import Tensors
 from roundweave.tasks.matching.tracing.exporting import Inputs, as_call
 from roundweave.tasks.merging.gallery import Samples, loaded, read_network
@@ -102,11 +103,15 @@ def _noise(generator: torch.Generator, like: torch.Tensor) -> torch.Tensor:
     return torch.randn(BATCH, *like.shape[1:], generator=generator, dtype=like.dtype)
 
 
-def write_distilled(teaching: Teaching, places: Sequence[str], start: str, out: str, _: int) -> None:
+def write_distilled(
+    teaching: Teaching, places: Sequence[str], start: str, out: str, _: int, opened: Opener = open_stored
+) -> None:
     """Write the network of a file `start` after the networks of other files have taught it."""
     model = teaching.model
     with pinned(teaching.seed, threads=1):
-        student, *teachers = (loaded(model, read_network(model, place)) for place in (start, *places))
+        student, *teachers = (
+            loaded(model, read_network(model, place, opened=opened)) for place in (start, *places)
+        )
         batches = [teaching.batches(number) for number in range(len(teachers))]
         distil(student, teachers, batches, teaching.steps, teaching.learning_rate, teaching.classes)
         write_checkpoint(out, student.state_dict())

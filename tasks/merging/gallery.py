@@ -11,9 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from roundweave.storage.checkpoints.opening import fitted, open_checkpoint, outline
 from roundweave.storage.errors import ModelError, failing_as, located
 from roundweave.storage.rounds.commits import Score
+from roundweave.storage.runs.opening import fitted, open_checkpoint, outline
+from roundweave.storage.runs.run import Opener, open_stored
 from roundweave.storage.values.lazy import LazyTensors, blocks_of, computed, picked
 from roundweave.storage.values.tensors import load_named
 from roundweave.tasks.data.examples import Examples, first_tensor
@@ -82,6 +83,7 @@ class Gallery(Samples):
     objective: Objective
     units: UnitGroups
     root: str
+    opened: Opener = open_stored
 
     def network(self, tensors: Tensors) -> nn.Module:
         """A network with these named tensors, in evaluation mode."""
@@ -102,13 +104,15 @@ class Gallery(Samples):
 
     def read(self, place: str) -> LazyTensors:
         """The named tensors of a file or a stored round, of the network's shapes and types."""
-        return read_network(self.objective.model, place, self.root)
+        return read_network(self.objective.model, place, self.root, self.opened)
 
 
-def read_network(model: ModelSpec, place: str, root: str | None = None) -> LazyTensors:
-    """The named tensors of a file or a stored round, of a network's shapes and types."""
-    network, opened = _outlined(model), open_checkpoint(place, root)
-    return fitted(renamed(opened, names_in_network(network, opened)), outline(network))
+def read_network(
+    model: ModelSpec, place: str, root: str | None = None, opened: Opener = open_stored
+) -> LazyTensors:
+    """The named tensors of a file or a stored round, whose run is `opened`, of a network's shapes and types."""
+    network, tensors = _outlined(model), open_checkpoint(place, root, opened)
+    return fitted(renamed(tensors, names_in_network(network, tensors)), outline(network))
 
 
 def loaded(model: ModelSpec, tensors: Tensors) -> nn.Module:

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from roundweave.storage.checkpoints.opening import open_checkpoint
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import UsageError
+from roundweave.storage.runs.opening import open_checkpoint
 from roundweave.storage.values.digests import tensor_digests
 from roundweave.storage.values.hashing import json_digest
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
+from roundweave.storage.runs.run import Opener, open_stored
 from roundweave.storage.values.lazy import LazyTensors
 from roundweave.tasks.matching.averaging import averaging
 from roundweave.tasks.matching.solving.grams import Grams, gram_matrices
@@ -19,11 +20,13 @@ from roundweave.tasks.numerics.pinning import pinned
 
 
 def grams_of(
-    model: ModelSpec, own: Sequence[Samples], places: Sequence[str], number: int
+    model: ModelSpec, own: Sequence[Samples], places: Sequence[str], number: int, opened: Opener = open_stored
 ) -> dict[str, torch.Tensor]:
     """The Gram matrices of one network on examples of its own."""
     with pinned(0, threads=1):
-        return gram_matrices(model.build(), read_network(model, places[number]), own[number].every_input)
+        return gram_matrices(
+            model.build(), read_network(model, places[number], opened=opened), own[number].every_input
+        )
 
 
 def regressed(
@@ -56,9 +59,10 @@ def write_least_squares(
     shrinkage: float,
     out: str,
     _: int,
+    opened: Opener = open_stored,
 ) -> None:
     """Write the mean of aligned networks with its layers solved by PLeaS, on examples of each network's own."""
     with pinned(0, threads=1):
-        states = [dict(read_network(model, place)) for place in places]
+        states = [dict(read_network(model, place, opened=opened)) for place in places]
         inputs = [each.every_input for each in own]
         write_checkpoint(out, least_squares(model.build(), states, inputs, coefficients, shrinkage))

@@ -43,7 +43,7 @@ def persist_merge(
     state = replace(packed_state(layout, merged), round=1)
     store.tensors.write_state(state)
     store.commit(replace(store.describe(state, "merge", 0), updates=records, score=scored))
-    store.numbers.catch_up()
+    store.show()
     return store
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from pydantic import Field
 
 from roundweave.storage.errors import CheckpointError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.names import WhichRound, run_name, stored_round
-from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.storage.runs.run import Opener, StoredRun, open_stored
 from roundweave.storage.values.digests import tensor_digests
 from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.lazy import LazyTensors
@@ -21,7 +22,7 @@ from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.networks.objective import Objective
 
 if TYPE_CHECKING:
-    from roundweave.storage.runs.round import StoredRound
+    from roundweave.storage.runs.round import Round
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,16 @@ class Start:
     """A file of named tensors or a stored round, named by `reference`, and the digest of its tensors.
 
     The tensors are read when a run is created; a resumed run continues from its own rounds. `meaning` is what the
-    stored round's run says of its examples, in whose order this run has its own; empty of a file.
+    stored round's run says of its examples, in whose order this run has its own; empty of a file. `opened` opens
+    that run.
     """
 
     reference: str
     digest: str
     meaning: Meaning = field(default=NO_NAMES, kw_only=True)
+    opened: Annotated[Opener, Field(exclude=True)] = field(
+        default=open_stored, kw_only=True, compare=False, repr=False
+    )
 
     def check(self, objective: Objective) -> None:
         """Raise `CheckpointError` if the tensors do not fit the objective's network, or have changed."""
@@ -45,10 +50,10 @@ class Start:
         return objective.packed(self._tensors(objective))
 
     def _tensors(self, objective: Objective) -> LazyTensors:
-        from roundweave.storage.checkpoints.opening import check_checkpoint, fitted, open_checkpoint, outline
+        from roundweave.storage.runs.opening import check_checkpoint, fitted, open_checkpoint, outline
         from roundweave.tasks.networks.pretrained import names_in_network, renamed
 
-        opened = open_checkpoint(self.reference)
+        opened = open_checkpoint(self.reference, opened=self.opened)
         expected = outline(objective.built)
         tensors = renamed(opened, names_in_network(objective.built, opened))
         check_checkpoint(self.reference, tensors, expected)
@@ -81,10 +86,10 @@ class Fork(Start):
 
     def run(self) -> StoredRun:
         """Open the run of the stored round."""
-        return open_stored(self.reference.rpartition("@")[0])
+        return self.opened(self.reference.rpartition("@")[0], None)
 
 
-def _memory(round: StoredRound, specs: Specs) -> dict[str, Vectors]:
+def _memory(round: Round, specs: Specs) -> dict[str, Vectors]:
     """The slots of a stored state's memory, (element,) by dtype, in the order and the dtypes of some parameters.
 
     There are none if the stored state has not all of these parameters.
@@ -97,21 +102,22 @@ def _memory(round: StoredRound, specs: Specs) -> dict[str, Vectors]:
     }
 
 
-def find_start(place: str, root: str) -> Start:
+def find_start(place: str, root: str, opened: Opener) -> Start:
     """The start for a file or a stored round, with its present digest; raises the errors of `open_checkpoint`."""
-    from roundweave.storage.checkpoints.opening import lasting, open_checkpoint
+    from roundweave.storage.runs.opening import lasting, open_checkpoint
 
     reference = lasting(place, root)
     stored = stored_round(reference)
     meaning = _meaning(open_stored(stored[0])) if stored else NO_NAMES
-    return Start(reference, _digest(open_checkpoint(reference)), meaning=meaning)
+    digest = _digest(open_checkpoint(reference, opened=opened))
+    return Start(reference, digest, meaning=meaning, opened=opened)
 
 
-def find_fork(run: StoredRun, which: WhichRound) -> Fork:
+def find_fork(run: StoredRun, which: WhichRound, opened: Opener) -> Fork:
     """A stored round as the start of another run; raises `RoundMissing`, `StoreDamaged`."""
     round = run.round(which)
     place = f"{full_address(run.address)}@{round.number}"
-    return Fork(place, _digest(round.tensors), round.chain, meaning=_meaning(run))
+    return Fork(place, _digest(round.tensors), round.chain, meaning=_meaning(run), opened=opened)
 
 
 def _meaning(run: StoredRun) -> Meaning:

@@ -17,7 +17,6 @@ from roundweave.flows.stored import Run, open_run
 from roundweave.storage.errors import RoundPruned
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import POLICIES, Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from tests.rows import but_first
@@ -84,7 +83,7 @@ class TestKeep:
         assert keep.counts(ROUNDS) == (len(states), len(updates))
 
     def test_each_round_opens_with_the_same_bits_and_what_is_not_there_is_computed_again(self, text, made) -> None:
-        stored, run, whole = StoredRun(made(text)), Run(made(text)), Run(made("all"))
+        stored, run, whole = Run(made(text)), Run(made(text)), Run(made("all"))
         assert stored.kept == [*STAYS[text][0]]
         for round in EACH:
             assert run.round(round).commit.state == whole.round(round).commit.state

@@ -84,14 +84,6 @@ class Store:
             (self.path / f"commits/{round}.json").write_text(sealed)
             before = chain
         self.chain, self.run = before, run
-        if (self.path / "commits/copied.json").is_file():
-            self.copied()
-
-    def copied(self, **value: Any) -> None:
-        """What says up to which round numbers are copied, sealed; after `seal`."""
-        said = json.loads((self.path / "commits/copied.json").read_text()) | {"chain": self.chain} | value
-        del said["digest"]
-        (self.path / "commits/copied.json").write_text(json.dumps(said | {"digest": json_digest(said)}))
 
     def pruned(self, **value: Any) -> None:
         """A record of what was pruned, sealed; after `seal`."""
@@ -237,9 +229,22 @@ def wide_and_sparse(store: Store) -> None:
     store.attributes["schema"]["partitions"] = MOST_PARTITIONS
     store.last["updates"][str(MOST_PARTITIONS - 1)] = store.last["updates"]["0"]
     store.seal()
-    for path in ("weight", "accepted", "map_seconds"):
-        for row in range(3):
-            instead(f"bookkeeping/{path}/c/{row}/0", "sparse", 8 * MOST_PARTITIONS + 4)(store)
+
+
+def columns(value: Any) -> Make:
+    """The records are in a pack, whose columns have this value."""
+
+    def make(store: Store) -> None:
+        store.seal()
+        run, text = json_digest(store.attributes), json.dumps({"bookkeeping/seconds": [0.0] * 100} | value)
+        chain = text_digest("\n".join((run, "0", "", text)))
+        files = [store.path / f"commits/{round}.json" for round in sorted(store.records)]
+        lines = [f'{text[:-1]}, "before": "", "chain": "{chain}"}}', *(file.read_text() for file in files)]
+        (store.path / "commits/0-99.jsonl").write_text("".join(f"{line}\n" for line in lines))
+        for file in files:
+            file.unlink()
+
+    return make
 
 
 def rows(path: str, count: Any) -> Make:
@@ -256,7 +261,7 @@ def rows(path: str, count: Any) -> Make:
 
 
 def sealed(method: Callable[..., None], **value: Any) -> Make:
-    """What was pruned or copied is said otherwise."""
+    """What was pruned is said otherwise."""
 
     def make(store: Store) -> None:
         store.seal()
@@ -295,7 +300,6 @@ ENDLESS = ("npz:/dev/zero", "csv:/dev/urandom", "text:/dev/ptmx")
 """Data that have no end, or would be waited for."""
 UPDATE = {"digest": "0" * 64, "weight": 1}
 WHOLE = {"refused": None, "metrics": {}, "seconds": 1.0, "worker": "", "match": None, "arrival": None}
-ELSEWHERE = {"../../metrics/x": 0, "committed": 0, PWN: 10**9}
 WIDE = {"ranks": 10**9, "sharing": -1, "exchanged": {"x": 10**400}, "memory": [10**400]}
 IN_HAND = {"0": {"push": 1, "version": 10**9, "steps": 0}}
 
@@ -363,7 +367,6 @@ INSTEAD: dict[str, str] = {
     "commits": "noise link",
     "commits/0-99.jsonl": "folder fifo link noise sparse",
     "commits/2.json": "folder fifo link noise sparse",
-    "commits/copied.json": "noise sparse folder",
     "commits/leases": "noise",
     "commits/leases/1.json": "folder sparse",
     "commits/pruned.json": "noise sparse",
@@ -427,10 +430,12 @@ STORES: dict[str, Make] = {
     "pruned-in-spans": sealed(Store.pruned, updates=[[0, 999_999]] * 50, newest=999_999),
     "pruned-texts": sealed(Store.pruned, states="ab", carried=[["x", None]]),
     "pruned-minus": sealed(Store.pruned, states=[[-(10**9), 0]]),
-    "copied-to-come": sealed(Store.copied, round=999_999),
-    "copied-elsewhere": sealed(Store.copied, since=ELSEWHERE),
-    "copied-of-nothing": sealed(Store.copied, since={"committed": 999_999}),
-    "copied-of-much": sealed(Store.copied, since={"committed": 0, **{f"metrics/m{n}": 0 for n in range(10_000)}}),
+    "columns-elsewhere": columns({"../../metrics/x": [0.0] * 100, "committed": [0.0] * 100, PWN: [1e300] * 100}),
+    "columns-too-short": columns({"scores/loss": [0.0] * 99}),
+    "columns-of-much": columns({f"metrics/m{number}": [1e308] * 100 for number in range(10_000)}),
+    "columns-of-no-counts": columns(
+        {f"bookkeeping/{name}": [NAN, 1e308] * 50 for name in ("accepted", "refused")}
+    ),
 }
 """Stores by name, each of which was found, or may be expected, to do harm."""
 

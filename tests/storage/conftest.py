@@ -13,15 +13,15 @@ import pandas as pd
 import pytest
 import torch
 
+from roundweave.flows.stored import Run
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, Score, ServerRecord, UpdateRecord
 from roundweave.storage.rounds.lease import hold_lease
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.values.digests import match_digest, update_digest
 from roundweave.storage.values.state import Layout, Match, State, Update
 from roundweave.storage.values.tensors import TensorSpec, Vectors, vector_sizes
@@ -119,15 +119,15 @@ class Tiny:
     def train(self, store: RoundStore, rounds: int) -> RoundStore:
         for round in range(1, rounds + 1):
             store.commit(self.write(store, round))
-        store.numbers.catch_up()
+        store.show()
         return store
 
-    def run(self, *rounds: dict[str, object], **how: object) -> StoredRun:
+    def run(self, *rounds: dict[str, object], **how: object) -> Run:
         """A run of which each round has these fields, see `write`; see `create` of the others."""
         store = self.create(**how)
         for round, fields in enumerate(rounds, 1):
             store.commit(self.write(store, round, **fields))
-        return StoredRun(store.path)
+        return Run(store.path)
 
 
 ATTRIBUTES = {"config": Tiny.config, "created": 1.0}
@@ -239,8 +239,7 @@ def every_in(request: pytest.FixtureRequest, tiny_in: type, tmp_path_factory: py
                 store = lengthened(store, rounds)
                 for round in range(first, last + 1):
                     store.commit(self.write(store, round, epoch=lease.epoch, token=lease.token, **fields))
-                    store.numbers.catch_up()
-                store.numbers.seal(last)
+                    store.show()
             return store
 
         def whole(self) -> RoundStore:

@@ -20,8 +20,8 @@ from roundweave.storage.places.base import full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.storage.runs.listing import flat_config, looked_through, stored_bytes
+from roundweave.storage.runs.measures import by_worker
 from roundweave.storage.runs.run import StoredRun, open_stored
-from roundweave.storage.runs.tables import worker_rows
 from roundweave.tasks.algorithms.table import ABOUT
 from roundweave.tasks.algorithms.topology import own_slots
 from roundweave.tasks.own_code.code import short_name
@@ -54,7 +54,7 @@ def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None
     summary = run_summary(stored)
     for plugin in plugin_classes():
         summary |= plugin.summary(stored, summary)
-    if arrivals := worker_rows(stored.arrivals()):
+    if arrivals := by_worker(stored):
         summary["arrivals"] = arrivals
     print_json(summary)
 
@@ -192,7 +192,7 @@ def _print_run(run: StoredRun) -> None:
         console().print(f"{name:10}", style="bold", end=" ")
         say(value)
     console().print(TextTable(_shown_rounds(run, history)))
-    if arrivals := worker_rows(run.arrivals()):
+    if arrivals := by_worker(run):
         columns = ("worker", "partitions", "updates", "share", "staleness", "largest", "refused")
         rows = [row | {"partitions": listed(row["partitions"])} for row in arrivals]
         console().print(TextTable([{name: row[name] for name in columns} for row in rows]))

@@ -43,7 +43,7 @@ def train_command(
     if not start:
         _train(TrainConfig(**values), as_json, quiet)
         return
-    from roundweave.flows.config.recorded import fork
+    from roundweave.flows.forking import fork
 
     _train(fork(start, trust=trust, **values), as_json, quiet)
 

@@ -12,9 +12,9 @@ from roundweave.flows.config.experiment import DataConfig, Loss
 from roundweave.flows.config.merging.recipes import RecipeConfig
 from roundweave.flows.config.train import Placement
 from roundweave.storage.checkpoints.folders import ADAPTER_CONFIG, CONFIG
-from roundweave.storage.checkpoints.opening import is_folder_of_tensors
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.runs.names import default_root
+from roundweave.storage.runs.opening import is_folder_of_tensors
 from roundweave.tasks.matching.solving.solve import SHRINKAGE
 from roundweave.tasks.merging.averages.settings import read_setting
 from roundweave.tasks.merging.slices import Slice

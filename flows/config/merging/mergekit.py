@@ -11,9 +11,9 @@ import yaml
 from pydantic import Field
 
 from roundweave.flows.config.base import Config
-from roundweave.storage.checkpoints.opening import open_checkpoint
 from roundweave.storage.errors import CheckpointError, UsageError, failing_as, nearest, reason
 from roundweave.storage.parsing import mistakes_as
+from roundweave.storage.runs.opening import open_checkpoint
 from roundweave.tasks.algorithms.options import options_of
 from roundweave.tasks.merging.averages.settings import NUMBERED, is_after
 from roundweave.tasks.merging.averages.table import AVERAGES

@@ -10,7 +10,7 @@ from roundweave.flows.plugins.exports.trackers import TRACKERS, tracked
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import PlaceError, RoundweaveError
-from roundweave.storage.runs.aliases import holder_of
+from roundweave.storage.runs.names import holder_of
 
 
 def deliver(run: Run, places: Exports) -> None:

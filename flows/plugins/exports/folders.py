@@ -16,11 +16,12 @@ from roundweave.flows.plugins.exports.places import goes_to_folder
 from roundweave.flows.plugins.exports.report import ENVIRONMENT
 from roundweave.flows.plugins.exports.trackers import installed
 from roundweave.flows.reporting.listening import shown
-from roundweave.flows.stored import Round, Run
+from roundweave.flows.stored import Run
 from roundweave.storage.checkpoints.folders import new_folder
 from roundweave.storage.checkpoints.writing import CARD, MARK, check_folder
 from roundweave.storage.errors import CheckpointError, ModelError, NotARun, failing_as, one_line, reason
 from roundweave.storage.runs.listing import flat_config
+from roundweave.storage.runs.round import Round
 from roundweave.tasks.matching.tracing.exporting import silent
 from roundweave.tasks.networks import reference
 from roundweave.tasks.networks.objective import ModelSpec

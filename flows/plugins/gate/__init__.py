@@ -12,9 +12,8 @@ from roundweave.flows.plugins.gate.conditions import Conditions, check_functions
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import above
-from roundweave.storage.rounds.sections import JUDGEMENT
-from roundweave.storage.runs.aliases import aliases, holders
-from roundweave.storage.runs.names import is_run, run_address, stored_round
+from roundweave.storage.rounds.commits import JUDGEMENT
+from roundweave.storage.runs.names import aliases, holders, is_run, run_address, stored_round
 
 if TYPE_CHECKING:
     from roundweave.flows.config.train import TrainConfig

@@ -11,8 +11,7 @@ import typer
 
 from roundweave.flows.terminal.common import Json, Root, TextTable, console, output, say
 from roundweave.storage.errors import UsageError
-from roundweave.storage.runs.aliases import alias_history, aliases, give_alias
-from roundweave.storage.runs.names import default_root
+from roundweave.storage.runs.names import alias_history, aliases, default_root, give_alias
 from roundweave.storage.runs.run import open_stored
 
 

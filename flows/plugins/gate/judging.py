@@ -8,13 +8,12 @@ import numpy as np
 
 from roundweave.flows.plugins.gate.conditions import COMPARED, Conditions, parts_of_condition
 from roundweave.flows.reporting.listening import notice
-from roundweave.flows.stored import Round, Run
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, UsageError, failing_as, located
 from roundweave.storage.places.base import Where
-from roundweave.storage.rounds.commits import Score
-from roundweave.storage.rounds.sections import JUDGEMENT
-from roundweave.storage.runs.aliases import Holding, Unless, give_alias, unconditionally
-from roundweave.storage.runs.names import is_run, run_address
+from roundweave.storage.rounds.commits import JUDGEMENT, Score
+from roundweave.storage.runs.names import Holding, Unless, give_alias, is_run, run_address, unconditionally
+from roundweave.storage.runs.round import Round
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import Code
 

@@ -12,6 +12,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import deal
 from roundweave.flows.planning.describing import Described, describe
 from roundweave.flows.planning.plan import plan_rounds
+from roundweave.flows.stored import open_run
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
 from roundweave.tasks.algorithms.table import AUTO
@@ -56,7 +57,7 @@ def workload(config: TrainConfig) -> tuple[Workload, Described]:
     forget_examples()  # of an earlier run or plan; their files may have changed
     one = {"partitions": 1, "quorum": 1, "ranks": 1, "units": (), "hybrid": False}
     alone = config.model_copy(update={"algorithm": algorithm, **one})
-    plain = describe(plan_rounds(alone), gather_here)
+    plain = describe(plan_rounds(alone, opened=open_run), gather_here)
     if not plain.description.held_out:
         raise UsageError("plan compares losses on held-out examples, and none are held out; give held_out")
     examples = plain.description.examples

@@ -15,6 +15,7 @@ from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import Plan, plan_rounds
 from roundweave.flows.plugins.race.racing import Point
 from roundweave.flows.plugins.race.strategies import Strategy, Workload
+from roundweave.flows.stored import open_run
 from roundweave.flows.training.job import prepared
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places.base import join_address
@@ -98,7 +99,8 @@ class Bench:
     def plan(self, strategy: Strategy) -> Plan:
         """The plan of a strategy's trial; raises `UsageError` if it cannot do the work."""
         name = strategy.name.replace(", ", "-").replace(" ", "-")
-        return plan_rounds(strategy.configured(self.config, self.work, **TRIAL, root=self.root, name=name))
+        config = strategy.configured(self.config, self.work, **TRIAL, root=self.root, name=name)
+        return plan_rounds(config, opened=open_run)
 
     def score(self, state: State) -> Score:
         """The held-out score of a state; raises `RoundFailed` if its loss is not finite."""

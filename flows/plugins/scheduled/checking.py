@@ -9,6 +9,7 @@ from roundweave.flows.planning.naming import is_alias, is_pattern
 from roundweave.flows.planning.plan import plan_rounds
 from roundweave.flows.plugins.scheduled.dates import dated, is_dated
 from roundweave.flows.reporting.listening import notice
+from roundweave.flows.stored import open_run
 from roundweave.flows.training.hooks import around
 from roundweave.storage.errors import DataError
 
@@ -28,7 +29,7 @@ def check(config: TrainConfig) -> None:
     try:
         for plugin in active_plugins(config):
             config = plugin.rehearse(config)
-        describe_here(plan_rounds(config))
+        describe_here(plan_rounds(config, opened=open_run))
     except DataError as error:
         if not daily:
             raise

@@ -16,8 +16,8 @@ from roundweave.flows.plugins.scheduled.dates import names_of_runs
 from roundweave.flows.reporting.outcomes import last_score
 from roundweave.storage.errors import StoreError, UsageError, reason
 from roundweave.storage.parsing import mistakes_as
-from roundweave.storage.runs.aliases import holders
 from roundweave.storage.runs.listing import looked_through
+from roundweave.storage.runs.names import holders
 from roundweave.storage.runs.run import StoredRun
 
 PLACE = re.compile(r"(?:(.+):)?(\d{1,5})")

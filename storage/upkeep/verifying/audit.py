@@ -12,7 +12,7 @@ from roundweave.storage.hierarchy.zarr_format import chunk_key, partitions_in
 from roundweave.storage.places.base import Place
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.log import Link
-from roundweave.storage.rounds.numbers import NOTHING_COPIED, Copied, read_statement
+from roundweave.storage.rounds.numbers import shown_rounds
 from roundweave.storage.rounds.pruned import Pruned, read_pruned
 from roundweave.storage.rounds.store import RoundStore
 
@@ -33,8 +33,8 @@ class Audit:
     """A run as it is when verifying begins, and the results so far.
 
     `rounds` are those with a record, whole or not. `links` and `commits` are the whole records by round. `sizes`
-    are the bytes of all files by key. `copied` says up to which round numbers are copied; nothing where that is
-    damaged. `pruned` is None where the record of it is damaged. `keys` are the files that belong to the run,
+    are the bytes of all files by key. `shown` are the rounds of which the array `committed` tells; all where that
+    is damaged. `pruned` is None where the record of it is damaged. `keys` are the files that belong to the run,
     `findings` what is wrong, and `notes` what is merely unfinished.
     """
 
@@ -43,7 +43,7 @@ class Audit:
     rounds: list[int]
     links: Mapping[int, Link]
     commits: Mapping[int, Commit]
-    copied: Copied
+    shown: set[int]
     pruned: Pruned | None
     keys: set[str] = field(default_factory=set)
     findings: list[Finding] = field(default_factory=list)
@@ -52,12 +52,20 @@ class Audit:
     @classmethod
     def of(cls, store: RoundStore) -> Audit:
         """List the files and read the records of a run."""
-        # Numbers are written after their record, and said to be copied then. Read in the opposite order, every
+        # Numbers are written after their record, and `committed` after them. Read in the opposite order, every
         # number has its record.
-        copied = unless_damaged(read_statement, store.log) or NOTHING_COPIED
+        shown = unless_damaged(shown_rounds, store.place, store.rounds + 1)
         sizes, rounds = store.place.sizes(), store.log.rounds()
         links, commits = _whole(store, rounds)
-        return cls(store, sizes, rounds, links, commits, copied, unless_damaged(read_pruned, store.log))
+        return cls(
+            store,
+            sizes,
+            rounds,
+            links,
+            commits,
+            {*commits} if shown is None else shown,
+            unless_damaged(read_pruned, store.log),
+        )
 
     @property
     def place(self) -> Place:

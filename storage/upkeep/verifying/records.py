@@ -6,22 +6,27 @@ import re
 from collections.abc import Iterable
 from functools import partial
 
+import numpy as np
+
 from roundweave.storage.errors import StoreDamaged, spans
-from roundweave.storage.hierarchy.schema import REPORTED, ArraySpec, split_array
+from roundweave.storage.hierarchy.schema import COPIES, GROUPS, ROWS, ArraySpec, number_array, split_array
 from roundweave.storage.hierarchy.zarr_format import (
     LARGEST,
     NAME,
     array_of,
+    chunk_key,
     described_rows,
     documents,
+    empty_chunk,
+    read_chunk,
     root_document,
 )
 from roundweave.storage.parsing import config_field, numbered
-from roundweave.storage.rounds import columns, log, numbers, pruned
-from roundweave.storage.rounds.commits import Commit, numbers_of
+from roundweave.storage.rounds import columns, log, pruned
+from roundweave.storage.rounds.commits import JUDGEMENT, SECTION, Commit, columns_of, read_section
 from roundweave.storage.rounds.lease import LEASES, read_claim
+from roundweave.storage.rounds.numbers import Numbers, round_numbers
 from roundweave.storage.rounds.packs import pack_key
-from roundweave.storage.rounds.sections import JUDGEMENT, KEY, read_section
 from roundweave.storage.upkeep.verifying.audit import Audit
 from roundweave.storage.values.hashing import bytes_digest
 
@@ -35,9 +40,13 @@ HALF_WRITTEN = re.compile(r"(.+/)?\.[0-9a-f]{16}\.partial(/.+)?")
 SPLIT = re.compile(rf"partitions/(?:([0-9]{{1,18}})/(?:{re.escape(NAME)}|c/0)|{re.escape(NAME)})")
 
 
+COPIED = re.compile(rf"({'|'.join(COPIES)}|scores|round|committed|commits/{re.escape(NAME)})(/.+)?")
+"""Matches the keys of copies of numbers in stores of earlier versions."""
+
+
 def records(audit: Audit) -> None:
     """Verify that no commit record is missing, and that each is whole and the one that the next one follows."""
-    for first, last in spans(set(range(max(audit.newest, audit.copied.round, 0) + 1)) - set(audit.rounds)):
+    for first, last in spans(({*range(max(audit.newest, 0) + 1)} | audit.shown) - {*audit.rounds}):
         others = "" if first == last else f", as are those up to commits/{last}.json"
         lost = "the rounds are lost" if others else "the round is lost"
         audit.find(f"commits/{first}.json", f"it is missing{others}, and {lost}")
@@ -46,16 +55,15 @@ def records(audit: Audit) -> None:
         audit.keys.add(key)
         if round not in audit.commits and audit.check(key, partial(audit.store.log.read, round)):
             audit.find(key, f"it is not the record of round {round} that the next one follows")
-    for first in audit.store.log.torn:
-        audit.find(pack_key(first), "it has damaged line breaks; `roundweave resume` mends them")
+    for first in {*audit.store.log.misstated(audit.commits, not audit.store.is_old), *audit.store.log.torn}:
+        audit.find(pack_key(first), "its line breaks or its columns are damaged; `roundweave resume` mends them")
 
 
 def statements(audit: Audit) -> None:
-    """Verify that the files that say which rounds were pruned and copied, and of which examples, belong to it."""
+    """Verify that the files that say which rounds were pruned, and of which examples, belong to it."""
     if audit.store.attributes.get("columns"):
         audit.check(columns.KEY, partial(columns.read_columns, audit.place, audit.store.attributes))
     audit.check(pruned.KEY, partial(pruned.check_pruned, audit.store.log))
-    audit.check(numbers.KEY, partial(numbers.read_copied, audit.store.log))
 
 
 def claims(audit: Audit) -> None:
@@ -73,7 +81,7 @@ def claims(audit: Audit) -> None:
 
 def sections(audit: Audit) -> None:
     """Verify that what plugins wrote is of the rounds as they are recorded."""
-    for key, parts in [(key, parts) for key in audit.sizes if (parts := KEY.fullmatch(key))]:
+    for key, parts in [(key, parts) for key in audit.sizes if (parts := SECTION.fullmatch(key))]:
         audit.keys.add(key)
         name, link = parts[1] or JUDGEMENT, audit.links.get(int(parts[2]))
         if link and read_section(audit.place, name, int(parts[2]), link.chain) is None:
@@ -93,10 +101,48 @@ def _check_digest(audit: Audit, key: str, digest: str) -> None:
         raise StoreDamaged("it is not the record that was quarantined under this name")
 
 
+def numbers(audit: Audit) -> None:
+    """Compare the arrays that show numbers to plain zarr and xarray with the records.
+
+    Compared are the rows of rounds of which `committed` tells, since a killed writer may have written others.
+    """
+    if audit.store.is_old:
+        for key in filter(COPIED.fullmatch, audit.sizes):
+            audit.keys.add(key)
+            audit.note(key, "it is a copy of numbers as earlier versions wrote it, which is not read")
+        return
+    rows, shown = audit.store.rounds + 1, [round for round in audit.commits if round in audit.shown]
+    for index in range(-(-rows // ROWS)):
+        _compare(audit, number_array("round", rows), index, round_numbers(index), list(range(ROWS)))
+    columns = {path: np.array(column) for path, column in columns_of(audit.commits.values()).items()}
+    for spec, index, chunk in Numbers(list(audit.commits), columns).chunks(rows):
+        _compare(audit, spec, index, chunk, [round % ROWS for round in shown if round // ROWS == index])
+    for round in audit.shown - {*audit.rounds}:
+        if round > audit.newest:
+            audit.find(f"committed/c/{round // ROWS}", "it tells of rounds of which there is no record")
+    if len(shown) < len(audit.commits):
+        behind = min(audit.commits.keys() - audit.shown)
+        audit.note("committed", f"it lacks round {behind} and what follows, until the run goes on")
+
+
+def _compare(audit: Audit, spec: ArraySpec, index: int, recorded: np.ndarray, rows: list[int]) -> None:
+    """Check that these rows of a stored chunk are what is `recorded`; NaN equals NaN."""
+    key, empty = chunk_key(spec, (index,)), empty_chunk(spec)
+
+    def compare() -> None:
+        if (chunk := read_chunk(audit.place, spec, (index,))) is None:
+            raise StoreDamaged("it is missing")
+        if not np.array_equal(chunk[rows], recorded[rows], equal_nan=True):
+            raise StoreDamaged("its rows are not what the records say")
+
+    if key in audit.sizes or not np.array_equal(empty[rows], recorded[rows], equal_nan=True):
+        audit.check(key, compare)
+
+
 def descriptions(audit: Audit) -> None:
     """Verify all documents. Arrays have as many rows as `commits`, except while a writer extends the run.
 
-    The documents of metrics and scores that first appear after the copied rounds may be unwritten.
+    Those of metrics and scores that first appear after the rounds that arrays show may be unwritten.
     """
     # A writer claims the run, extends its arrays, and writes the document of `commits` last. Read in the opposite
     # order, what a writer extends in the meantime is never newer than the claims.
@@ -109,8 +155,8 @@ def descriptions(audit: Audit) -> None:
     extended = _being_extended(audit, described)
     forms = [documents(_arrays(audit, commits, rounds)) for rounds in (audit.store.rounds, *extended)]
     forms.append({NAME: root_document(audit.store.attributes)})
-    unwritten = _reported(commit for commit in commits if commit.round > audit.copied.round)
-    unwritten -= _reported(commit for commit in commits if commit.round <= audit.copied.round)
+    later, shown = (columns_of(c for c in commits if (c.round in audit.shown) == there) for there in (False, True))
+    unwritten = later.keys() - shown.keys()
     unwritten = {f"{part}/{NAME}" for path in unwritten for part in (path, path.partition("/")[0])}
     for key, content in contents.items():
         if content is None and key in unwritten and key not in audit.sizes:
@@ -126,16 +172,11 @@ def descriptions(audit: Audit) -> None:
 def _arrays(audit: Audit, commits: Iterable[Commit], rounds: int) -> list[ArraySpec]:
     """All arrays that the records need, with room for `rounds` rounds."""
     splits = {commit.split.number: commit.split.examples for commit in commits if commit.split}
-    return [
-        *audit.schema.arrays(rounds + 1).values(),
-        *(audit.schema.number(path, rounds + 1) for path in sorted(_reported(commits))),
-        *(split_array(number, examples) for number, examples in sorted(splits.items())),
-    ]
-
-
-def _reported(commits: Iterable[Commit]) -> set[str]:
-    """The paths of the metrics and scores that appear in commits."""
-    return {path for commit in commits for path in numbers_of(commit) if path.partition("/")[0] in REPORTED}
+    arrays = [split_array(number, examples) for number, examples in sorted(splits.items())]
+    if audit.store.is_old:
+        return [*audit.schema.tensors(rounds + 1).values(), *arrays]
+    arrays += [number_array(path, rounds + 1) for path in sorted(columns_of(commits))]
+    return [*audit.schema.arrays(rounds + 1).values(), *arrays]
 
 
 def _being_extended(audit: Audit, described: int) -> set[int]:
@@ -167,7 +208,7 @@ def _left(audit: Audit, key: str) -> str | None:
     if parts := SPLIT.fullmatch(key):
         used = [commit.split.number for commit in audit.commits.values() if commit.split]
         return "no committed round uses this split yet" if int(parts[1] or 0) > max(used, default=-1) else None
-    if key.partition("/")[0] in REPORTED and set(audit.rounds) - audit.commits.keys():
+    if key.partition("/")[0] in GROUPS and set(audit.rounds) - audit.commits.keys():
         return "it may be of a round whose record is damaged"
     found = array_of(audit.store.tensors.arrays, key)
     if found is None:

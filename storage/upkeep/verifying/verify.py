@@ -16,10 +16,10 @@ from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.verifying.audit import Audit, Finding
-from roundweave.storage.upkeep.verifying.numbers import numbers
 from roundweave.storage.upkeep.verifying.records import (
     claims,
     descriptions,
+    numbers,
     records,
     sections,
     statements,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from roundweave.storage.errors import ModelError, failing_as, one_line
-from roundweave.storage.rounds.numbers import COLUMNS
+from roundweave.storage.rounds.commits import COLUMNS
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.examples import Examples, Tensors, first_tensor, single

@@ -23,6 +23,7 @@ from roundweave.storage.values.state import Match, State, Update
 from roundweave.storage.values.tensors import Slots
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.data.partitions import Partitions
+from roundweave.tasks.numerics.pinning import generators_kept
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.persistence.mapping import recorded_inputs

@@ -15,8 +15,8 @@ from roundweave.flows.config.merging.merge import GramConfig
 from roundweave.flows.merging.grams import write_gram_file
 from roundweave.flows.merging.preparing import MergePlan, plan_merge
 from roundweave.flows.merging.result import MergeResult
-from roundweave.storage.checkpoints.opening import open_checkpoint
 from roundweave.storage.errors import CheckpointError, DataError, ModelError, UsageError
+from roundweave.storage.runs.opening import open_checkpoint
 from roundweave.tasks.merging.gallery import Blend, score_blend
 from tests import training
 from tests.flows.command.in_process import said

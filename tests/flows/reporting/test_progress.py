@@ -9,7 +9,7 @@ from itertools import chain
 import pytest
 
 import roundweave as rw
-from roundweave.storage.runs.tables import worker_rows
+from roundweave.storage.runs.measures import by_worker
 from tests.flows.prefect_server import PrefectServer, until
 
 pytestmark = pytest.mark.prefect
@@ -76,7 +76,7 @@ def test_a_server_leaves_its_arrivals_as_a_table_and_their_staleness_as_a_plot(s
     )
     artifacts = artifacts_of(server, "served")
     assert artifacts.keys() == ALWAYS | {"arrivals", "staleness"}
-    rows = worker_rows(run.arrivals())
+    rows = by_worker(run)
     shown = {"share": "{:.1%}", "staleness": "{:.2f}", "seconds": "{:.3f}"}
     rows = [row | {name: form.format(row[name]) for name, form in shown.items()} for row in rows]
     assert json.loads(artifacts["arrivals"]) == rows

@@ -16,7 +16,7 @@ from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, DataError
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.lease import hold_lease
-from roundweave.storage.runs.aliases import holder_of
+from roundweave.storage.runs.names import holder_of
 from tests.flows.nights import night
 from tests.runs import RUNS
 

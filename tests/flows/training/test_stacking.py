@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roundweave.flows.config.recorded import fork, resumed_config
+from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.forking import fork
 from roundweave.storage.errors import ExperimentDiffers
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from roundweave.storage.checkpoints.opening import open_checkpoint
 from roundweave.storage.places.base import Where
+from roundweave.storage.runs.opening import open_checkpoint
 
 
 def read_checkpoint(place: Where, root: Where | None = None) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.storage.checkpoints.test_opening import refused
+from tests.storage.runs.test_opening import refused
 
 
 class Filling:

@@ -52,7 +52,7 @@ def fed_avg(folder: Path) -> RoundStore:
         score = Score(1 / round, {"accuracy": 0.25 * round}, 1)
         told = {"updates": records, "split": split_record(0, owners), "score": score, "seconds": 0.5}
         store.commit(replace(store.describe(state, "writer", 0), **told))
-    store.numbers.catch_up()
+    store.show()
     return store
 
 
@@ -69,7 +69,7 @@ def everything(folder: Path) -> RoundStore:
         store.tensors.write_matches(round, {0: match})
         updates = {**commit.updates, 0: replace(commit.updates[0], match=match_digest(match))}
         store.commit(replace(commit, updates=updates))
-    store.numbers.catch_up()
+    store.show()
     return store
 
 

@@ -10,8 +10,10 @@ import pytest
 import xarray as xr
 import zarr
 
+from roundweave.flows.stored import Run
 from roundweave.storage.hierarchy.schema import VERSION
-from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.recovery import recover
 from tests.storage.golden import make
 
 HERE = Path(__file__).parent
@@ -31,11 +33,11 @@ DIGESTS = {
 """The states by round; of tensors, not of a store, so every version with BLAKE3 digests has these."""
 
 
-def opened(folder: Path, name: str) -> StoredRun:
+def opened(folder: Path, name: str) -> Run:
     """A golden store."""
     with tarfile.open(HERE / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
-    return StoredRun(folder / f"{name}.zarr")
+    return Run(folder / f"{name}.zarr")
 
 
 @pytest.mark.parametrize("name", DIGESTS)
@@ -82,3 +84,14 @@ def test_every_kind_of_tensor_is_read(tmp_path, tiny, same) -> None:
         assert same(run.round(round).update(partition), tiny.update(round, partition))
     for round in (1, 2):
         assert same(run.round(round).match(0), make.matched(round))
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_a_store_of_an_earlier_version_goes_on(tmp_path, name) -> None:
+    """Its copies of the numbers of each partition go, and nothing that is told changes."""
+    run = opened(tmp_path, name)
+    before, copies = run.history(), sorted(run.path.rglob("bookkeeping/*/c/*/*"))
+    assert copies
+    assert recover(RoundStore(run.path)) == (2, [])
+    assert run.refresh().history().equals(before)
+    assert run.verify().findings == () and not any(copy.exists() for copy in copies)

@@ -15,8 +15,8 @@ from roundweave.storage.errors import NotARun, StoreDamaged, StoreError, UsageEr
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.hierarchy.soundness import checked_schema
 from roundweave.storage.places.local import LocalPlace
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.values.state import Layout
 from roundweave.storage.values.tensors import TensorSpec
 from tests.storage.conftest import contents, lengthened, thorough

@@ -13,12 +13,12 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundMissing, StoreDamaged
 from roundweave.storage.places.local import LocalPlace
-from roundweave.storage.rounds import recovery
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep import recovery
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.conftest import thorough
 
@@ -33,7 +33,7 @@ def test_attributes_that_were_changed_are_refused_while_one_record_is_left(tiny,
     path = store.path / "zarr.json"
     path.write_text(path.read_text().replace('"created": 1.0', value))
     for _ in range(2):
-        for opened in (RoundStore, StoredRun):
+        for opened in (RoundStore, Run):
             with pytest.raises(StoreDamaged, match=r"attributes in zarr\.json; one or the other was changed"):
                 opened(store.path)
         for round in (0, 2):
@@ -56,7 +56,7 @@ def test_a_record_of_which_anything_was_changed_is_refused(tiny, old, new) -> No
     record(store, 2).write_text(text.replace(old, new, 1))
     with pytest.raises(StoreDamaged, match=r"2\.json is no commit record, or not the one that was written"):
         store.log.read(2)
-    run = StoredRun(store.path)
+    run = Run(store.path)
     assert (run.done, run.committed, run.lost) == (1, [0, 1], [2])
 
 
@@ -64,7 +64,7 @@ def test_a_record_of_another_round_or_run_is_refused(tiny) -> None:
     store, other = (tiny.train(tiny.create(name, created=float(n)), 3) for n, name in enumerate("ab"))
     for taken in (record(store, 3), record(other, 2)):
         record(store, 2).write_text(taken.read_text())
-        for read in (store.log.read, store.tensors.read_state, StoredRun(store.path).round):
+        for read in (store.log.read, store.tensors.read_state, Run(store.path).round):
             with pytest.raises(StoreDamaged, match=r"commits/2\.json"):
                 read(2)
 
@@ -79,7 +79,7 @@ def test_a_record_that_the_next_one_did_not_follow_is_lost(tiny) -> None:
     tiny.train(store, 3)
     record(store, 2).write_text(kept)
     assert store.log.read(2) == other
-    assert (StoredRun(store.path).committed, StoredRun(store.path).lost) == ([0, 1, 3], [2])
+    assert (Run(store.path).committed, Run(store.path).lost) == ([0, 1, 3], [2])
     assert recover(store) == (3, [2])
 
 
@@ -93,14 +93,14 @@ def test_a_chain_goes_on_over_a_round_that_was_lost(tiny) -> None:
     store.commit(tiny.write(store, 5))
     chains = {round: json.loads(record(store, round).read_text()) for round in (3, 5)}
     assert chains[5]["before"] == chains[3]["chain"]
-    assert StoredRun(store.path).lost == [2, 4]
+    assert Run(store.path).lost == [2, 4]
 
 
 def test_a_lost_round_is_named_and_the_run_goes_on(tiny, same) -> None:
     store = tiny.train(tiny.create(rounds=6), 5)
     record(store, 2).unlink()
     record(store, 3).write_text("")
-    run = StoredRun(store.path)
+    run = Run(store.path)
     assert (run.done, run.committed, run.lost) == (5, [0, 1, 4, 5], [2, 3])
     assert run.history().index.tolist() == run["scale"]["round"].values.tolist() == [0, 1, 4, 5]
     with pytest.raises(RoundMissing, match=r"commits/2\.json is missing, and the round is lost"):
@@ -110,7 +110,7 @@ def test_a_lost_round_is_named_and_the_run_goes_on(tiny, same) -> None:
     record(store, 3).write_text("{}")  # not as a power loss leaves it, which has what follows done again
     assert recover(store) == (5, [3])
     store.commit(tiny.write(store, 6))
-    run = StoredRun(store.path)
+    run = Run(store.path)
     assert (run.status, run.lost, run.damaged) == ("complete", [2, 3], [])
     assert same(run.round(6).state, tiny.state(6))
 
@@ -139,9 +139,9 @@ def test_a_run_of_which_some_records_are_empty_goes_on_from_before_the_first_of_
     left = [round for round in range(7) if round not in empty]
     if not left:
         with pytest.raises(StoreDamaged):
-            StoredRun(store.path)
+            Run(store.path)
         return
-    run = StoredRun(store.path)
+    run = Run(store.path)
     assert (run.done, run.committed, run.lost) == (left[-1], left, sorted(empty))
     assert repr(run) and run.history().index.tolist() == left
     opened, last = RoundStore(store.path), min(empty - {0}, default=7) - 1
@@ -152,7 +152,7 @@ def test_a_run_of_which_some_records_are_empty_goes_on_from_before_the_first_of_
     assert recover(opened) == (last, sorted({*empty, *range(last + 1, 7)}))
     for round in range(last + 1, 7):
         opened.commit(tiny.write(opened, round))
-    assert (StoredRun(store.path).done, StoredRun(store.path).lost) == (6, sorted(empty & {0}))
+    assert (Run(store.path).done, Run(store.path).lost) == (6, sorted(empty & {0}))
 
 
 def test_records_that_processes_write_by_turns_are_one_chain_and_history(tiny) -> None:
@@ -160,11 +160,11 @@ def test_records_that_processes_write_by_turns_are_one_chain_and_history(tiny) -
     stores = [tiny.create(rounds=6), RoundStore(tiny.folder / "tiny.zarr"), RoundStore(tiny.folder / "tiny.zarr")]
     for round, writer in enumerate((1, 1, 2, 1, 2, 2), 1):
         stores[writer].commit(tiny.write(stores[writer], round))
-        stores[writer].numbers.catch_up()
+        stores[writer].show()
     links = RoundStore(stores[0].path).log.links(range(7))
     assert [link.before for link in links.values()] == ["", *(link.chain for link in links.values())][:7]
     assert [*links] == [*range(7)]
-    assert StoredRun(stores[0].path).history()["loss"].tolist()[1:] == [1 / round for round in range(1, 7)]
+    assert Run(stores[0].path).history()["loss"].tolist()[1:] == [1 / round for round in range(1, 7)]
     assert verify(stores[0].path).sound
 
 
@@ -208,9 +208,9 @@ def test_numbers_that_could_not_be_written_are_those_of_the_commit(tiny, prefix)
     failing = RoundStore(Full(store.path, prefix))
     failing.commit(tiny.write(failing, 1))
     with pytest.raises(OSError, match="no space left"):
-        failing.numbers.catch_up()
+        failing.show()
     for _ in range(2):
-        history = StoredRun(store.path).history()
+        history = Run(store.path).history()
         assert history.loc[1, ["loss", "accuracy", "accepted", "seconds"]].tolist() == [1.0, 0.25, 2, 2.0]
         assert history.loc[1, "train_loss"] == (10 * 1 + 11 * 2) / 21
         assert recover(RoundStore(store.place)) == (1, [])

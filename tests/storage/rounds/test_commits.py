@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundMissing, StoreDamaged, WriterFenced
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import Commit, Score, SplitRecord, UpdateRecord
 from roundweave.storage.rounds.log import CommitLog, Link
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.state import Layout
 from roundweave.storage.values.tensors import TensorSpec
 
@@ -159,5 +159,5 @@ def test_a_metric_that_is_not_finite_is_in_the_record_and_the_history(tiny) -> N
     assert read.updates[0].metrics == pytest.approx(told, nan_ok=True)
     assert math.isnan(read.score.loss)
     store.commit(commit)
-    row = StoredRun(store.path).history().loc[1]
+    row = Run(store.path).history().loc[1]
     assert row[["low", "high", "left_out"]].tolist() == [-math.inf, math.inf, 8]

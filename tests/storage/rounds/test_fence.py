@@ -32,10 +32,10 @@ from roundweave.storage.places.objects import ObjectPlace
 from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.storage.rounds.lease import fenced, hold_lease
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import Layout, State, Update
@@ -107,7 +107,7 @@ def write(where: str, number: int, keep: Keep, committed: dict[int, set[str]]) -
         for round in range(done + 1, ROUNDS + 1):
             commit = one_round(store, round, lease.epoch, number)
             committed.setdefault(round, set()).add(commit.state)
-            store.numbers.catch_up()
+            store.show()
             prune(store, keep, commit)
             store.log.pack(commit.round)
 
@@ -186,7 +186,7 @@ def run_at(kind: str, folder: Path, damaged: bool = False, packed: bool = False)
     RoundStore.create(place_of(where), SCHEMA, ROUNDS, {"config": {}}, state(0, 0.0))
     store = RoundStore(place_of(where))
     one_round(store, 1, 0, number=5)
-    store.numbers.catch_up()
+    store.show()
     if damaged:
         store.place.write("params/w/c/1/0", b"")
     if packed:

@@ -26,11 +26,10 @@ from roundweave.storage.places import local
 from roundweave.storage.places.local import LocalPlace, sync_and_close
 from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.conftest import contents, thorough
 from tests.storage.upkeep.dying import bury
@@ -123,7 +122,7 @@ def test_every_printed_round_survives_and_the_run_goes_on_to_the_same_bits(train
     place = {"root": disk.base / "new/runs", "name": "a", "fsync": True}
     whole = train(**FIELDS, rounds=3, **place, on_commit=lambda _: printed.append(len(disk.cuts)))
     for number, cut in enumerate([*printed, len(disk.cuts)], start=1):
-        left = StoredRun(disk.left(cut) / "new/runs/a.zarr")
+        left = Run(disk.left(cut) / "new/runs/a.zarr")
         assert (left.done, left.lost) == (min(number, 3), [])
         assert len(left["1.weight"].values) == left.done + 1
         goes_on(train, left.path, whole, 3)
@@ -153,9 +152,9 @@ def test_what_follows_an_extension_and_a_resumption_survives_too(train, disk, mo
     with monkeypatch.context() as patch:
         patch.setattr(local, "sync_file_system", lambda descriptor: None)
         train(**FIELDS, rounds=2, root=disk.base / "runs", name="a")
-    assert StoredRun(disk.left() / "runs/a.zarr").done == 0
+    assert Run(disk.left() / "runs/a.zarr").done == 0
     whole = train(**FIELDS, rounds=3, root=disk.base / "runs", name="a", fsync=True)
-    left = StoredRun(disk.left() / "runs/a.zarr")
+    left = Run(disk.left() / "runs/a.zarr")
     assert (left.done, left.rounds, left.lost, left.digest) == (3, 3, [], whole.digest)
     assert left.history().equals(whole.history())
 
@@ -180,7 +179,7 @@ def test_what_was_synced_beside_the_rounds_survives_and_the_run_goes_on_alike(tr
     monkeypatch.setattr(local, "sync_file_system", flush)
     monkeypatch.setattr("roundweave.storage.rounds.store.SYNC_SECONDS", 0.01)
     whole = train(**FIELDS, rounds=3, root=disk.base / "runs", name="a", on_commit=committed)
-    left = StoredRun(disk.left() / "runs/a.zarr")
+    left = Run(disk.left() / "runs/a.zarr")
     assert (whole.done, left.done) == (3, 2)
     goes_on(train, left.path, whole, 3)
 
@@ -190,7 +189,7 @@ def test_what_is_left_without_bytes_of_the_first_rounds_is_made_anew(train, disk
     with monkeypatch.context() as patch:
         patch.setattr(local, "sync_file_system", lambda descriptor: None)
         whole = train(**FIELDS, rounds=2, root=disk.base / "runs", name="a")
-    left = StoredRun(disk.named() / "runs/a.zarr")
+    left = Run(disk.named() / "runs/a.zarr")
     assert left.done == 0
     goes_on(train, left.path, whole, 2, damaged=(1, 2))
 
@@ -214,7 +213,7 @@ def test_a_power_loss_while_records_are_packed_loses_none(tiny, disk, monkeypatc
     store.log.pack(4)
     assert len(deleted) == 2 and before < deleted[0] < deleted[1]
     for root in [*map(disk.left, range(before, len(disk.cuts) + 1)), *roots]:
-        left = StoredRun(root / "runs/tiny.zarr")
+        left = Run(root / "runs/tiny.zarr")
         assert (left.done, left.lost, verify(left.path).findings) == (5, [], ())
         again = RoundStore(left.path)
         assert recover(again) == (5, [])
@@ -275,7 +274,7 @@ def test_a_round_of_which_a_file_was_cut_short_is_done_again_with_those_after_it
         assert not verify(store.path).findings
         for round in (3, 4, 5):
             opened.commit(tiny.write(opened, round))
-        opened.numbers.catch_up()
+        opened.show()
         assert verify(store.path).sound
         assert {key: bytes(store.place.read(key)) for key in whole} == whole
         assert recover(RoundStore(store.path)) == (5, [])
@@ -304,7 +303,7 @@ def test_numbers_that_are_behind_their_records_are_a_note_and_no_damage(tiny) ->
     behind = {key: bytes(store.place.read(key)) for key in store.place.sizes() if numbers.fullmatch(key)}
     for round in (3, 4, 5):
         store.commit(tiny.write(store, round))
-    store.numbers.catch_up()
+    store.show()
     whole = {key: bytes(store.place.read(key)) for key in behind}
     assert len(behind) > 4
     for key, content in behind.items():
@@ -363,6 +362,6 @@ def test_printed_rounds_are_there_after_a_real_power_loss(train, mounted, tmp_pa
         train(**FIELDS, rounds=4, **place, on_commit=committed)
     called("umount", mounted[1])
     called("mount", "-o", "loop", *mounted)
-    left = StoredRun(mounted[1] / "runs/a.zarr")
+    left = Run(mounted[1] / "runs/a.zarr")
     assert left.done >= 3 and verify(left.path).sound
     goes_on(train, left.path, whole, 4)

@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import NotARun, RoundPruned, UsageError
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import UpdateRecord
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.copying import copy_run
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import Layout
@@ -44,7 +44,7 @@ def many(tiny):
             store = self.create(rounds=rounds + 1)
             for round in range(1, rounds + 1):
                 store.commit(self.write(store, round, carry_from=carry_from(round), **fields))
-            store.numbers.catch_up()
+            store.show()
             return store
 
     return Many(tiny.folder)
@@ -83,8 +83,8 @@ def test_a_round_of_which_some_partitions_take_part_is_whole(many, same) -> None
     store = many.trained(present=(1, 3))
     assert verify(store.path).sound
     assert same(store.tensors.read_update(2, 3).carry, many.update(2, 3).carry)
-    assert StoredRun(store.path).round(2).updates["scale"].values.shape == (2,)
-    shown = StoredRun(store.path).tree["updates/scale"].values
+    assert Run(store.path).round(2).updates["scale"].values.shape == (2,)
+    shown = Run(store.path).tree["updates/scale"].values
     assert np.isnan(shown[2]).tolist() == [True, False, True, False, True]
     copy_run(store, LocalPlace(store.path.parent / "copy.zarr"))
     assert verify(store.path.parent / "copy.zarr").sound

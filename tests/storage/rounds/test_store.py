@@ -15,11 +15,11 @@ import xarray as xr
 import zarr
 
 from roundweave.storage.errors import ExperimentDiffers, NotARun, RoundMissing, StoreDamaged
-from roundweave.storage.hierarchy.schema import METRIC_ROWS, VERSION, Schema
+from roundweave.storage.hierarchy.schema import ROWS, VERSION, Schema, number_array
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.pruned import Pruned
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import update_vectors
 from roundweave.storage.values.state import Layout, State
@@ -65,7 +65,7 @@ def test_extending_keeps_the_rows_and_is_finished_the_next_time_where_it_was_cut
     tiny, monkeypatch, same, name
 ) -> None:
     """The process dies as it is about to resize this array."""
-    store, last = tiny.train(tiny.create(rounds=1), 1), METRIC_ROWS + 6
+    store, last = tiny.train(tiny.create(rounds=1), 1), ROWS + 6
     write = LocalPlace.write
 
     def dying(place: LocalPlace, key: str, *pieces: bytes, **durable: bool) -> None:
@@ -78,7 +78,7 @@ def test_extending_keeps_the_rows_and_is_finished_the_next_time_where_it_was_cut
         lengthened(store, last)
     longer = lengthened(store, last)
     arrays = store.schema.arrays(last + 1)
-    arrays |= {path: store.schema.number(path, last + 1) for path in ("scores/loss", "metrics/train_loss")}
+    arrays |= {path: number_array(path, last + 1) for path in ("scores/loss", "metrics/train_loss")}
     shapes = {path: tuple(json.loads((store.path / path / "zarr.json").read_text())["shape"]) for path in arrays}
     assert shapes == {path: spec.shape for path, spec in arrays.items()}
     longer.commit(tiny.write(longer, last))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roundweave.storage.errors import StoreDamaged, UsageError
-from roundweave.storage.runs.aliases import FOLDER, alias_history, aliases, give_alias, holder_of, holders
+from roundweave.storage.runs.names import FOLDER, alias_history, aliases, give_alias, holder_of, holders
 
 
 def test_an_alias_is_a_history(tmp_path: Path) -> None:

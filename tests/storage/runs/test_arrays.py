@@ -9,13 +9,13 @@ import pytest
 import torch
 import xarray as xr
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundMissing, TensorMissing
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
 from roundweave.storage.values.state import Layout, State
@@ -24,7 +24,7 @@ from tests.storage.conftest import ATTRIBUTES
 
 
 @pytest.fixture
-def run(tiny) -> StoredRun:
+def run(tiny) -> Run:
     """Rounds 0 to 3, of which 3 is not committed; partition 0 is refused in round 2."""
     store = tiny.create()
     owners = np.array([-1, 1, 0, 1], np.int32)
@@ -33,7 +33,7 @@ def run(tiny) -> StoredRun:
     store.commit(tiny.write(store, 1, split=split))
     store.commit(tiny.write(store, 2, refused=(0,), split=split))
     tiny.write(store, 3)
-    return StoredRun(store.path)
+    return Run(store.path)
 
 
 def shown(tensor: torch.Tensor) -> np.ndarray:
@@ -111,7 +111,7 @@ def test_the_tree_has_groups_for_all_that_is_stored(run) -> None:
 
 
 def test_matches_are_shown_where_units_were_matched(every) -> None:
-    run = StoredRun(every.whole().path)
+    run = Run(every.whole().path)
     tree = run.tree
     for kind in ("permutations", "similarities"):
         assert sorted(tree[kind].data_vars) == ["fc", "mix"]
@@ -125,7 +125,7 @@ def test_a_name_of_two_things_is_that_of_the_first(tiny) -> None:
     layout = Layout(params=(TensorSpec("loss", "float32", (2,)), TensorSpec("round", "float32", ())))
     state = State({"float32": torch.ones(3)})
     store = RoundStore.create(tiny.folder / "odd.zarr", Schema(layout, 1), 1, ATTRIBUTES, state)
-    run = StoredRun(store.path)
+    run = Run(store.path)
     assert run.ds["loss"].dims == ("round", "loss.0")
     assert run.ds["params/round"].values.tolist() == [1.0]
     assert run.ds["round"].values.tolist() == [0]
@@ -144,9 +144,9 @@ def test_a_tree_can_be_saved_and_opened_without_roundweave(run, tmp_path) -> Non
 
 def test_what_was_pruned_is_nan_among_numbers_of_all_rounds(tiny) -> None:
     store = tiny.train(tiny.create(), 3)
-    whole, tensor = StoredRun(store.path).ds.load(), StoredRun(store.path)["fc.weight"].load()
+    whole, tensor = Run(store.path).ds.load(), Run(store.path)["fc.weight"].load()
     prune_run(store, Keep.of("last:1"))
-    run = StoredRun(store.path)
+    run = Run(store.path)
     xr.testing.assert_identical(run.ds["loss"].load(), whole["loss"])
     for name, array in run.ds.items():
         # Frozen tensors have no rounds, and are never pruned.
@@ -164,12 +164,12 @@ def test_what_was_pruned_is_nan_among_numbers_of_all_rounds(tiny) -> None:
 
 
 @pytest.fixture
-def matched(every) -> StoredRun:
+def matched(every) -> Run:
     """Two rounds with units of a permutation, `fc`, and a mixture, `mix`; partition 0 is refused."""
     store = every.create()
     for round in (1, 2):
         store.commit(every.write(store, round, refused=(0,)))
-    return StoredRun(store.path)
+    return Run(store.path)
 
 
 def test_a_mixture_has_a_similarity_a_unit_and_a_permutation_one_in_each_place(tiny) -> None:
@@ -207,7 +207,7 @@ def test_what_is_not_matched_or_no_group_is_told(tiny, matched) -> None:
         matched.round(1).permutations["fc9"]
     with pytest.raises(RoundMissing, match="round 0 matched no units"):
         matched.round(0).similarities["fc"]
-    plain = StoredRun(tiny.train(tiny.create("plain"), 1).path).round(1)
+    plain = Run(tiny.train(tiny.create("plain"), 1).path).round(1)
     assert list(plain.permutations) == []
     with pytest.raises(TensorMissing, match="there are none"):
         plain.permutations["fc"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from matplotlib.colors import to_hex
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.figures import OUTCOMES, Plots
-from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.runs.tables import ARRIVAL, worker_rows
+from roundweave.storage.runs.measures import ARRIVAL, by_worker
 from tests.storage.runs.test_cards import cells
 from tests.storage.runs.test_figures import _closed  # noqa: F401
 
@@ -17,17 +17,17 @@ REFUSED = {(3, 0)}
 
 
 @pytest.fixture
-def run(tiny) -> StoredRun:
+def run(tiny) -> Run:
     """Three rounds of two updates each, of which that of partition 0 is refused in the last."""
     store = tiny.create()
     tiny.serve(store, STALENESS, REFUSED)
-    return StoredRun(store.path)
+    return Run(store.path)
 
 
 @pytest.fixture
-def waiting(tiny) -> StoredRun:
+def waiting(tiny) -> Run:
     """Two rounds that waited for all partitions."""
-    return StoredRun(tiny.train(tiny.create("waiting"), 2).path)
+    return Run(tiny.train(tiny.create("waiting"), 2).path)
 
 
 def test_each_update_that_arrived_has_a_row(run) -> None:
@@ -45,7 +45,7 @@ def test_each_update_that_arrived_has_a_row(run) -> None:
 
 def test_they_add_up_by_worker(run) -> None:
     summed = {"updates": 3, "share": 0.5, "largest": 1, "refused": 1, "seconds": 0.5, "partitions": [0]}
-    first, second = worker_rows(run.arrivals())
+    first, second = by_worker(run)
     assert first == summed | {"worker": "worker 0", "staleness": pytest.approx(2 / 3)}
     assert (second["staleness"], second["largest"], second["refused"]) == (pytest.approx(2 / 3), 2, 0)
 
@@ -58,7 +58,7 @@ def test_the_history_has_the_mean_staleness_of_what_was_accepted_by_weight(run) 
 def test_where_rounds_waited_nothing_arrived(waiting) -> None:
     table = waiting.arrivals()
     assert (len(table), tuple(table.columns)) == (0, ARRIVAL)
-    assert worker_rows(table) == []
+    assert by_worker(waiting) == []
     assert "staleness" not in waiting.history()
     with pytest.raises(UsageError, match="waiting has no staleness: its rounds waited for all partitions"):
         Plots(waiting).staleness()

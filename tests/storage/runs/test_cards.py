@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from roundweave.flows.stored import Run
 from roundweave.storage.places.local import LocalPlace
-from roundweave.storage.runs.run import StoredRun
 
 
 @pytest.fixture
-def run(tiny) -> StoredRun:
+def run(tiny) -> Run:
     return tiny.run({}, {"refused": (0,)})
 
 
@@ -46,7 +46,7 @@ def test_what_others_wrote_moves_no_cursor_and_begins_no_line(tiny) -> None:
     commit = tiny.write(store, 1)
     refused = replace(commit.updates[0], refused="not sound\n\x1b[2Jall is well" + 1000 * "!")
     store.commit(replace(commit, updates={0: refused}))
-    run = StoredRun(store.path)
+    run = Run(store.path)
     for text in (str(run), str(run.round(1))):
         assert text.replace("\n", "").isprintable()
     assert "\\x1b[2J" in str(run)
@@ -62,7 +62,7 @@ def test_looking_at_a_run_reads_what_is_recorded_and_no_tensor(tiny, monkeypatch
     for rounds in (2, 20):
         path = tiny.train(tiny.create(f"of{rounds}", rounds=rounds), rounds).path
         keys.clear()
-        run = StoredRun(path)
+        run = Run(path)
         str(run), str(run.round(-1))
         assert not [key for key in keys if not key.startswith("commits/") and not key.endswith("zarr.json")]
         counts.append(len(keys))

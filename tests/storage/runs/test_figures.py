@@ -12,10 +12,10 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.figures import OUTCOMES, Plots, draw_columns, draw_map
-from roundweave.storage.runs.run import StoredRun
 
 HISTORY = pd.DataFrame({"loss": [float("nan"), 2.0, float("nan"), 1.0], "f1": [0.1, 0.2, 0.3, 0.4]})
 
@@ -27,7 +27,7 @@ def _closed() -> Iterator[None]:
 
 
 @pytest.fixture
-def run(tiny) -> StoredRun:
+def run(tiny) -> Run:
     """Three rounds; partition 0 is refused in round 2, and takes no part in round 3."""
     return tiny.run({}, {"refused": (0,)}, {"metrics": {1: {"train_loss": 4.0}}})
 
@@ -105,7 +105,7 @@ def test_a_map_leaves_a_gap_for_a_lost_round() -> None:
 
 @pytest.mark.parametrize("name", ["history", "divergence", "changes", "refusals"])
 def test_a_run_without_rounds_has_empty_plots_in_a_figure_that_a_notebook_shows(tiny, name) -> None:
-    axes = getattr(Plots(StoredRun(tiny.create().path)), name)()
+    axes = getattr(Plots(Run(tiny.create().path)), name)()
     axes.figure.canvas.draw()
     assert not axes.lines
     assert not axes.collections

@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from roundweave import UsageError, compare, list_runs
+from roundweave.flows.stored import Run
 from roundweave.storage.rounds.commits import Score
-from roundweave.storage.runs.run import StoredRun
 
 CODE = {"reference": "mine.py:model", "name": "model", "source": "...", "path": "/x/mine.py", "pickled": ""}
 
@@ -61,9 +61,9 @@ def test_runs_are_compared_by_what_differs(train) -> None:
 def test_own_functions_differ_by_what_they_do(tiny) -> None:
     """Only definitions count: the same function of a file that was moved is the same."""
 
-    def run(name: str, path: str, digest: str) -> StoredRun:
+    def run(name: str, path: str, digest: str) -> Run:
         code = CODE | {"path": path, "definitions": [["model", digest]]}
-        return StoredRun(tiny.create(name, 1, model=code).path)
+        return Run(tiny.create(name, 1, model=code).path)
 
     a, b, c = run("a", "/x/mine.py", "0"), run("b", "/elsewhere/mine.py", "0"), run("c", "/x/mine.py", "1")
     assert compare([a, b]).config.empty
@@ -73,7 +73,7 @@ def test_own_functions_differ_by_what_they_do(tiny) -> None:
 
 
 def test_what_cannot_be_compared_is_refused(tiny) -> None:
-    run = StoredRun(tiny.create().path)
+    run = Run(tiny.create().path)
     for runs in ([run, run], []):
         with pytest.raises(UsageError, match="compare takes runs of different names"):
             compare(runs)
@@ -83,7 +83,7 @@ def test_what_cannot_be_compared_is_refused(tiny) -> None:
 
 
 def test_a_comparison_draws_a_line_for_each_run(tiny) -> None:
-    compared = compare([StoredRun(tiny.train(tiny.create(name), 2).path) for name in ("a", "b")])
+    compared = compare([Run(tiny.train(tiny.create(name), 2).path) for name in ("a", "b")])
     figure = Figure()
     axes = figure.subplots()
     assert compared.plot.history("accuracy", ax=axes) is axes

@@ -6,16 +6,15 @@ import time
 
 import pytest
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import NotARun, StoreError, UsageError
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.lease import hold_lease
-from roundweave.storage.runs.aliases import give_alias
 from roundweave.storage.runs.listing import looked_through, stored_bytes
-from roundweave.storage.runs.names import run_address
+from roundweave.storage.runs.names import give_alias, run_address
 from roundweave.storage.runs.removing import YOUNGER, Eligible, protected, remove
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.pruning import remove_run
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.upkeep.dying import Dying, Killed, bury
@@ -107,14 +106,14 @@ def test_bytes_are_those_of_all_files(tiny) -> None:
     night(tiny, "first", 20)
     place = place_of(tiny.folder / "first.zarr")
     assert stored_bytes(place) == sum(place.sizes().values()) > 1000
-    runs = {str(place): StoredRun(place)}
+    runs = {str(place): Run(place)}
     assert [each.bytes for each in Eligible().removals(tiny.folder, runs)] == [stored_bytes(place)]
 
 
 def test_a_run_that_is_claimed_before_its_removal_stays_whole(tiny) -> None:
     night(tiny, "first", 20)
     place = LocalPlace(tiny.folder / "first.zarr")
-    removals = Eligible().removals(tiny.folder, {str(place): StoredRun(place)})
+    removals = Eligible().removals(tiny.folder, {str(place): Run(place)})
     with hold_lease(place, "mine"):
         (told,) = remove(removals)
         for fitting in (Eligible(14 * DAY), Eligible(named=[str(place)])):
@@ -149,13 +148,13 @@ def test_what_a_removal_leaves_that_died_is_no_run(small) -> None:
         with pytest.raises(Killed):
             remove_run(Dying(path, claimed_or_marked_or_deleted))
         bury(path)
-        assert StoredRun(path).done == 2
+        assert Run(path).done == 2
     with pytest.raises(Killed):
         remove_run(Dying(path, 3))
     bury(path)
     assert (path / "commits/2.json").exists()
     with pytest.raises(NotARun):
-        StoredRun(path)
+        Run(path)
     assert stay(small, Eligible(14 * DAY))[path.stem] == ""  # so a clean-up of what is old finishes it
     [rest] = Eligible(14 * DAY).removals(small.folder, {str(path): NotARun("it is missing")})
     assert (rest.name, rest.stays) == (path.stem, "")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from roundweave.flows.stored import Run, open_stored
 from roundweave.storage.errors import NotARun, RoundFailed, RoundMissing, TensorMissing, UsageError
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.lease import hold_lease
@@ -19,7 +20,6 @@ from roundweave.storage.rounds.splits import split_record
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.figures import Plots
 from roundweave.storage.runs.listing import list_runs, looked_through
-from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.values.digests import state_digest, tensor_digests
 from roundweave.storage.values.tensors import views
 from tests.storage.conftest import contents, lengthened
@@ -46,8 +46,8 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def run(tiny) -> StoredRun:
-    return StoredRun(tiny.train(tiny.create(), 2).path)
+def run(tiny) -> Run:
+    return Run(tiny.train(tiny.create(), 2).path)
 
 
 WRONG = [
@@ -131,7 +131,7 @@ def test_a_round_loads_into_a_fresh_network(tiny, run) -> None:
 
 def test_the_status_follows_the_store(tiny) -> None:
     store = tiny.create(rounds=2)
-    run = StoredRun(store.path)
+    run = Run(store.path)
     assert (run.status, run.done, run.rounds) == ("interrupted", 0, 2)
     with hold_lease(store.place, "t"):
         assert run.refresh().status == "running"
@@ -171,7 +171,7 @@ def test_a_damaged_run_does_not_hide_the_others(tiny) -> None:
 
 def test_a_run_is_opened_by_name_or_path_and_is_the_same_where_it_was_moved(tiny, monkeypatch, same) -> None:
     path = tiny.train(tiny.create(), 1).path
-    digest = StoredRun(path).digest
+    digest = Run(path).digest
     for name, root in (("tiny", None), ("tiny", tiny.folder), (path, None), (str(path), "nowhere")):
         assert open_stored(name, root).path.samefile(path)
     monkeypatch.chdir(tiny.folder)
@@ -203,7 +203,7 @@ def test_the_examples_of_a_partition_are_those_of_the_rounds_split(tiny) -> None
     for round in (1, 2, 3):
         number = (round - 1) // 2
         store.commit(tiny.write(store, round, split=split_record(number, owners[number])))
-    run = StoredRun(store.path)
+    run = Run(store.path)
     told = {round: run.round(round).owners.tolist() for round in (1, 2, 3, -1)}
     assert told == {1: [0, -1, 1, 0], 2: [0, -1, 1, 0], 3: [1, 1, -1, 0], -1: [1, 1, -1, 0]}
     with pytest.raises(RoundMissing, match=r"round 0 of .* has no split"):
@@ -290,7 +290,7 @@ def test_a_complete_run_stays_so_whatever_happens_to_a_later_writer(tiny) -> Non
     store = tiny.train(tiny.create(rounds=1), 1)
     with pytest.raises(RoundFailed), hold_lease(store.place, "t"):
         raise RoundFailed("the cluster is gone")
-    run = StoredRun(store.path)
+    run = Run(store.path)
     assert (run.status, run.failure) == ("complete", "the cluster is gone")
 
 
@@ -308,7 +308,7 @@ def test_what_partitions_keep_after_a_round_is_of_the_updates_that_it_came_with(
 ROUNDS = 12
 
 
-def assert_whole(tiny, run: StoredRun, seen: int) -> None:
+def assert_whole(tiny, run: Run, seen: int) -> None:
     """All that is shown up to a round is of one moment, and is what was written."""
     assert len(run.history()) == len(run["fc.weight"]) == len(run.ds["round"]) == seen + 1
     assert run.history()["loss"][1:].tolist() == [1 / round for round in range(1, seen + 1)]
@@ -328,7 +328,7 @@ def test_a_refreshed_view_follows_a_running_writer(tiny) -> None:
             for round in range(1, ROUNDS + 1):
                 store.commit(tiny.write(store, round))
 
-    writer, run = threading.Thread(target=write), StoredRun(store.path)
+    writer, run = threading.Thread(target=write), Run(store.path)
     writer.start()
     while run.refresh().status != "running":
         pass

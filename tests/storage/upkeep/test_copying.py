@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import NotARun, PlaceTaken, RunBusy, StoreDamaged
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.lease import hold_lease
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.copying import copy_run
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run, remove_run
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.conftest import contents, thorough
 from tests.storage.upkeep.dying import Dying, Killed
@@ -30,10 +30,10 @@ def test_a_copy_is_the_run_and_goes_on_as_it_would(tiny, tmp_path: Path, same, w
     chain, copy = copy_run(store, target), RoundStore(target)
     (store.path / "commits/4.json.1234.partial").unlink()
     assert contents(target) == contents(store.place)
-    assert StoredRun(target).status == StoredRun(store.path).status == "interrupted"
+    assert Run(target).status == Run(store.path).status == "interrupted"
     assert (copy.log.chain(3), store.log.chain(3)) == (chain, chain)
     assert verify(target) == verify(store.path)
-    assert StoredRun(target).digest == StoredRun(store.path).digest
+    assert Run(target).digest == Run(store.path).digest
     recover(copy)
     copy.commit(tiny.write(copy, 4))
     assert same(copy.tensors.read_state(4), tiny.state(4))
@@ -116,7 +116,7 @@ def test_whenever_a_copy_dies_there_is_none_and_the_run_is_as_it_was(small, tmp_
         with pytest.raises(Killed):
             copy_run(store, Dying(target, number))
         with pytest.raises(NotARun):
-            StoredRun(target)
+            Run(target)
         assert list(target.parent.iterdir()) == []
     assert contents(store.place) == before
     copy_run(store, LocalPlace(target))

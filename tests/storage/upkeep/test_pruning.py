@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundFailed, RoundPruned, StoreDamaged
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.rounds.pruned import Pruned
-from roundweave.storage.rounds.recovery import newest_sound, recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import LetGo, prune_run
+from roundweave.storage.upkeep.recovery import newest_sound, recover
 from tests.storage.upkeep.dying import Dying, Killed, bury, each_death, named
 from tests.storage.upkeep.test_keep import KEEPS
 
@@ -37,7 +37,7 @@ def test_an_update_stays_while_its_partition_carries_it(tiny) -> None:
 
 def test_what_was_pruned_is_told_from_what_was_lost_also_to_who_opened_the_run_before(tiny) -> None:
     store = tiny.train(tiny.create(rounds=5), 5)
-    before = StoredRun(store.path)
+    before = Run(store.path)
     prune_run(store, Keep.of("every:2"))
     gone = f"of {re.escape(str(store.place))} went when it was pruned; "
     with pytest.raises(RoundPruned, match=f"the state of round 3 {gone}the nearest are those of rounds 2, 4"):
@@ -50,7 +50,7 @@ def test_what_was_pruned_is_told_from_what_was_lost_also_to_who_opened_the_run_b
     store.place.delete("params/scale/c/4")
     with pytest.raises(StoreDamaged, match="round 4 has no params/scale, params/scale/c/4 is missing"):
         store.tensors.read_state(4)
-    run = StoredRun(store.path)
+    run = Run(store.path)
     assert (run.committed, run.kept) == ([0, 1, 2, 3, 4, 5], [0, 2, 4, 5])
     assert run["fc.weight"]["round"].values.tolist() == [0, 2, 4, 5]
 
@@ -115,7 +115,7 @@ def test_how_the_last_writer_ended_stays_said(tiny) -> None:
     with pytest.raises(RoundFailed), hold_lease(store.place, "mine"):
         raise RoundFailed("a partition is empty")
     prune_run(store, Keep.of("last:1"))
-    assert (StoredRun(store.path).status, StoredRun(store.path).failure) == ("failed", "a partition is empty")
+    assert (Run(store.path).status, Run(store.path).failure) == ("failed", "a partition is empty")
 
 
 def test_a_run_whose_end_was_damaged_goes_on_from_what_was_kept(tiny, flip, same) -> None:

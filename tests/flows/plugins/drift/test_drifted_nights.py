@@ -15,7 +15,7 @@ import roundweave as rw
 from roundweave.flows.planning.naming import find
 from roundweave.storage.errors import CheckpointError, StoreDamaged, UsageError
 from roundweave.storage.rounds.columns import KEY
-from roundweave.storage.runs.aliases import holders
+from roundweave.storage.runs.names import holders
 from roundweave.tasks.data.description import columns_of
 from tests.flows import nights
 from tests.flows.command.in_process import run as command

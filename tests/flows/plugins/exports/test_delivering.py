@@ -14,7 +14,7 @@ from roundweave.flows.config.files import from_anywhere, read_toml
 from roundweave.flows.plugins.scheduled.checking import check
 from roundweave.flows.plugins.scheduled.dates import dated
 from roundweave.storage.errors import PlaceError, UsageError
-from roundweave.storage.runs.aliases import holder_of
+from roundweave.storage.runs.names import holder_of
 from tests.flows.command.in_process import run
 from tests.flows.nights import night, trained
 

@@ -11,8 +11,8 @@ import roundweave as rw
 from roundweave.flows.planning.naming import find
 from roundweave.flows.plugins.gate.judging import give
 from roundweave.storage.errors import CodeError, NotARun, UsageError
-from roundweave.storage.rounds.sections import JUDGEMENT, key_of
-from roundweave.storage.runs.aliases import alias_history, give_alias, holder_of
+from roundweave.storage.rounds.commits import JUDGEMENT, section_key
+from roundweave.storage.runs.names import alias_history, give_alias, holder_of
 from tests.flows.command.in_process import run as command
 from tests.flows.command.in_process import said, told
 from tests.flows.nights import night, trained
@@ -86,7 +86,7 @@ def test_a_run_whose_gate_fails_is_failed(gates, gate: str, says: str) -> None:
 
 def test_a_run_that_was_killed_before_it_was_judged_is_not_complete(root) -> None:
     run = trained(name="night-1", accept="loss < 9", promote="champion")
-    run.path.joinpath(key_of(JUDGEMENT, 2)).unlink()
+    run.path.joinpath(section_key(JUDGEMENT, 2)).unlink()
     assert run.refresh().status == "interrupted"
     assert find(night(name="night-2", start_from="night-*@-1"))[0].start_from is None
     again = trained(name="night-1", accept="loss < 9", promote="champion")
@@ -96,11 +96,11 @@ def test_a_run_that_was_killed_before_it_was_judged_is_not_complete(root) -> Non
 
 def test_a_judgement_that_was_changed_is_none_and_verify_names_it() -> None:
     run = trained(name="a", accept="loss < 0")
-    file = run.path / key_of(JUDGEMENT, 2)
+    file = run.path / section_key(JUDGEMENT, 2)
     file.write_text(file.read_text().replace("false", "true"))
     assert run.refresh().status == "interrupted"
     assert [f"{each}" for each in run.verify().findings] == [
-        f"{key_of(JUDGEMENT, 2)}: it is not what was said of the round that is recorded"
+        f"{section_key(JUDGEMENT, 2)}: it is not what was said of the round that is recorded"
     ]
 
 

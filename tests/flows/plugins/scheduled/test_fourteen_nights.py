@@ -22,9 +22,8 @@ import psutil
 import pytest
 
 import roundweave as rw
-from roundweave.storage.runs.aliases import alias_history
 from roundweave.storage.runs.listing import looked_through
-from roundweave.storage.runs.names import run_address
+from roundweave.storage.runs.names import alias_history, run_address
 from tests.flows.prefect_server import PrefectServer, command_line, ended, listener
 from tests.test_docs import HERE, blocks
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import StoreDamaged
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.pruned import Pruned, write_pruned
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import verify
 from tests.storage.conftest import contents
 from tests.storage.upkeep.dying import named
@@ -115,7 +115,7 @@ def test_a_run_is_sound_while_its_rounds_are_let_go(every) -> None:
 
     for _ in range(3):
         assert verify(Pruning(store.path)).findings == ()
-    assert StoredRun(store.path).kept == [0, 4]
+    assert Run(store.path).kept == [0, 4]
 
 
 @pytest.mark.parametrize(("absent", "drawn", "sound"), [((), "", False), ((0,), "", True), ((), "present", True)])
@@ -123,5 +123,5 @@ def test_an_update_that_a_round_did_not_wait_for_may_be_left(tiny, absent, drawn
     """Its partition came after the deadline, or went away so that the round began again with who was left."""
     store = tiny.create(rounds=1, cohort_from=drawn)
     store.commit(replace(commit := tiny.write(store, 1, absent=absent), updates={1: commit.updates[1]}))
-    store.numbers.catch_up()
+    store.show()
     assert (verify(store.path).sound, bool(verify(store.path).notes)) == (sound, sound)

@@ -17,13 +17,13 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import StoreDamaged, StoreError, UsageError
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.storage.rounds.lease import hold_lease
-from roundweave.storage.rounds.recovery import recover
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.recovery import recover
 from roundweave.storage.upkeep.verifying.verify import Finding, verify
 from roundweave.storage.values.digests import NOTHING_KEPT
 from tests.storage.conftest import thorough
@@ -59,12 +59,12 @@ def test_a_run_with_a_file_of_every_kind_is_sound(every) -> None:
         *("scores", "bookkeeping", "partitions", "round", "committed", "commits", "zarr.json"),
     }
     kinds = {kind(key) for key in LocalPlace(store.path / "commits").sizes()}
-    assert kinds == {"#.json", "damaged-#-#.json", "leases/#.json", "zarr.json", "copied.json"}
+    assert kinds == {"#.json", "damaged-#-#.json", "leases/#.json", "zarr.json"}
     seen = verify(store.path)
     assert (seen.findings, seen.notes, seen.rounds, seen.sound) == ((), (), 4, True)
     assert seen.files == len(files(store.path))
     assert seen.bytes == sum((store.path / key).stat().st_size for key in files(store.path))
-    run = StoredRun(store.path)
+    run = Run(store.path)
     assert seen.chain == run.chain == json.loads((store.path / "commits/4.json").read_text())["chain"]
     assert run.verify() == seen
 
@@ -117,8 +117,8 @@ def test_a_missing_tensor_is_told_with_its_path_once_and_the_result_is_told_line
 
 def test_a_missing_file_is_named(every) -> None:
     path = every.whole().path
-    # That a record was quarantined, and that numbers were copied, is told by the file itself.
-    keys = [key for key in files(path) if not key.startswith(("commits/damaged", "commits/copied"))]
+    # That a record was quarantined is told by the file itself.
+    keys = [key for key in files(path) if not key.startswith("commits/damaged")]
     together = [key for key in keys if not ALONE.fullmatch(key)]
     for missing in [*(together[first::5] for first in range(5)), *([key] for key in keys if ALONE.fullmatch(key))]:
         with whole_again(path, missing):
@@ -186,13 +186,13 @@ EDITED = (
 
 def test_an_edited_description_record_or_claim_is_named(every) -> None:
     path = every.whole().path
-    before = StoredRun(path).rounds
+    before = Run(path).rounds
     for key, old, new in EDITED:
         with whole_again(path, [key]) as whole:
             assert old.encode() in whole[key]
             (path / key).write_bytes(whole[key].replace(old.encode(), new.encode(), 1))
             assert named(path) == {key}
-            assert key == "zarr.json" or StoredRun(path).rounds == before
+            assert key == "zarr.json" or Run(path).rounds == before
 
 
 def test_a_record_that_another_history_follows_is_named(every) -> None:
@@ -244,7 +244,7 @@ def test_a_run_is_sound_wherever_its_writer_was_killed(every, step) -> None:
             assert named(path) <= {"commits/2.json"}
         else:
             break
-    assert (named(path), StoredRun(path).done, number > 110) == (set(), 3, True)
+    assert (named(path), Run(path).done, number > 110) == (set(), 3, True)
 
 
 def test_what_a_killed_writer_left_is_noted_and_gone_when_the_run_has_gone_on(every) -> None:
@@ -302,19 +302,19 @@ def test_an_update_of_which_nothing_is_kept_is_not_missing(tiny) -> None:
         store.place.delete(f"{path}/c/1/1")
     refused = UpdateRecord(NOTHING_KEPT, 0, "direction is misshapen")
     store.commit(replace(commit, updates={0: commit.updates[0], 1: refused}))
-    update = StoredRun(store.path).round(1).update(1)
+    update = Run(store.path).round(1).update(1)
     assert (verify(store.path).findings, update.direction, update.weight) == ((), {}, 0)
 
 
 def test_what_resuming_meets_is_mended(every, same) -> None:
     """Splits and numbers that were edited or added, and all descriptions but the first, which are empty."""
     store = every.whole()
-    whole = {key: (store.path / key).read_bytes() for key in files(store.path) if key != "commits/copied.json"}
+    whole = {key: (store.path / key).read_bytes() for key in files(store.path)}
     for key in (key for key in whole if key.endswith("/zarr.json")):
         (store.path / key).write_bytes(b"")
-    for key in ("metrics/train_loss/c/0/0", "bookkeeping/seconds/c/0", "committed/c/0", "partitions/1/c/0"):
+    for key in ("metrics/train_loss/c/0", "bookkeeping/seconds/c/0", "committed/c/0", "partitions/1/c/0"):
         forge(store.path / key)
-    for key in ("metrics/added/zarr.json", "metrics/train_loss/c/7/0", "partitions/9/c/0"):
+    for key in ("metrics/added/zarr.json", "metrics/train_loss/c/7", "partitions/9/c/0"):
         LocalPlace(store.path).write(key, b"added")
     store = RoundStore(store.path)
     with hold_lease(store.place, "mine", 4):
@@ -359,7 +359,7 @@ def rows(keys: Iterable[str]) -> list[tuple[str, str]]:
     return [(first, harm) for harm in HARM] + [(others[0], "flipped"), *more]
 
 
-def refused(run: StoredRun, key: str, *reads: Callable[[], object]) -> None:
+def refused(run: Run, key: str, *reads: Callable[[], object]) -> None:
     """Every reader refuses the file by its name, or by what it is of; verifying names it."""
     for read in reads:
         with pytest.raises(StoreDamaged, match=f"{key}|another one|is not what was committed"):
@@ -372,7 +372,7 @@ def refused(run: StoredRun, key: str, *reads: Callable[[], object]) -> None:
 def test_a_state_is_read_as_it_was_committed_or_not_at_all(every, key, harm) -> None:
     store = every.whole()
     HARM[harm](store.path / key)
-    run, name = StoredRun(store.path), re.sub("^(params|buffers|frozen)/|/c/.*", "", key)
+    run, name = Run(store.path), re.sub("^(params|buffers|frozen)/|/c/.*", "", key)
     refused(run, key, lambda: run.round(4).state, lambda: run[name].values, lambda: run.ds[name].values)
     if key.startswith("frozen"):
         with pytest.raises(StoreDamaged, match="no round is whole, not even the initial state"):
@@ -380,9 +380,9 @@ def test_a_state_is_read_as_it_was_committed_or_not_at_all(every, key, harm) -> 
         return
     assert run[name][3].load().notnull().all()
     assert recover(store) == (3, [4])
-    assert (store.log.rounds(), len(StoredRun(store.path).damaged)) == ([0, 1, 2, 3], 1)
+    assert (store.log.rounds(), len(Run(store.path).damaged)) == ([0, 1, 2, 3], 1)
     every.rounds(store, 4, 4, 4, carry_from={0: 1})
-    assert StoredRun(store.path).round(4).state.round == 4
+    assert Run(store.path).round(4).state.round == 4
 
 
 @pytest.mark.parametrize(("key", "harm"), [*rows(UPDATES), ("similarities/mix/c/4/{}/0", "exchanged")])
@@ -391,7 +391,7 @@ def test_what_a_partition_sent_is_read_as_it_was_committed_or_not_at_all(every, 
     read = methodcaller("update" if kind in SHOWN else "match", 1)
     key = key.format(1 if every.schema.shard == 1 else 0)
     HARM[harm](store.path / key)
-    run = StoredRun(store.path)
+    run = Run(store.path)
     refused(run, key, lambda: read(run.round(4)), *[lambda: run.tree[SHOWN[kind]].values] * (kind in SHOWN))
     assert read(run.round(3))
     assert recover(store) == ((3, [4]) if harm == "cut" else (4, []))

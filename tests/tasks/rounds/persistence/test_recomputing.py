@@ -13,10 +13,10 @@ import roundweave as rw
 from roundweave.flows.planning.plan import plan
 from roundweave.flows.training.job import prepared
 from roundweave.storage.errors import RoundFailed, RoundPruned
-from roundweave.storage.rounds.recovery import newest_sound
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune_run
+from roundweave.storage.upkeep.recovery import newest_sound
 from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.executors.inline import InlineExecutor

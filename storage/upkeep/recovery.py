@@ -31,11 +31,12 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
             store.place.delete(key)
     forget_pruned(store.log, last)
     unfit = store.log.unfit(last)
-    commits = [store.log.read(round) for round in store.log.rounds() if round not in unfit]
+    commits = {round: store.log.read(round) for round in store.log.rounds() if round not in unfit}
+    store.log.torn.update(store.log.misstated(commits, not store.is_old))
     store.tensors.describe()
-    store.splits.drop(commits)
+    store.splits.drop(commits.values())
     # Records are moved last: numbers without a record would look as if somebody had deleted the record.
-    store.numbers.rebuild(commits)
+    store.show(list(commits))
     store.log.quarantine(unfit)
     store.place.flush()
     return last, unfit

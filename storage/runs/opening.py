@@ -16,7 +16,7 @@ from roundweave.storage.errors import CheckpointError, near, nearest, one_line
 from roundweave.storage.places.base import Where, as_path, full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.runs.names import is_run, run_address, stored_round
-from roundweave.storage.runs.run import open_stored
+from roundweave.storage.runs.run import Opener, open_stored
 from roundweave.storage.values.lazy import LazyTensors, Tensors, changed, known_places, known_specs, picked
 from roundweave.storage.values.tensors import dtype_name, specs_of
 
@@ -26,18 +26,18 @@ INTEGER = "integer of shape ()"
 WHOSE = "is it of this network?"
 
 
-def open_checkpoint(place: Where, root: Where | None = None) -> Tensors:
+def open_checkpoint(place: Where, root: Where | None = None, opened: Opener = open_stored) -> Tensors:
     """Named tensors of a checkpoint on the CPU, which are read from files one by one when they are asked for.
 
     `place` is a torch file, a ``.safetensors`` file, the index of a checkpoint in shards
     (``model.safetensors.index.json``), a folder with one of these as `save_pretrained` of transformers writes it,
-    or a stored round such as ``RUN@12``, where ``RUN@-1`` is the last one. Prefixes that DataParallel or
-    torch.compile put before all names are removed. Raises `CheckpointError`, and for stored rounds `NotARun`,
-    `RoundMissing` and `StoreDamaged`.
+    or a stored round such as ``RUN@12``, where ``RUN@-1`` is the last one, of a run that `opened` opens. Prefixes
+    that DataParallel or torch.compile put before all names are removed. Raises `CheckpointError`, and for stored
+    rounds `NotARun`, `RoundMissing` and `StoreDamaged`.
     """
     if stored := stored_round(place):
         run, number = stored
-        return open_stored(run, root).round(number).tensors
+        return opened(run, root).round(number).tensors
     path = _existing(tensors_file(path) if is_folder_of_tensors(path := as_path(place)) else path, root)
     return open_shards(path) if is_index(path) else open_file(path)
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from roundweave.flows.stored import Run
 from roundweave.storage.errors import RoundMissing, UsageError
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.rounds.commits import LOWEST, Score, UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec
@@ -30,7 +30,7 @@ UPDATES = [
 
 
 @pytest.fixture
-def run(tmp_path) -> StoredRun:
+def run(tmp_path) -> Run:
     """Two rounds of three partitions with these numbers."""
 
     def state(round: int) -> State:
@@ -47,7 +47,7 @@ def run(tmp_path) -> StoredRun:
             records[partition] = UpdateRecord(update_digest(update), weight, None if accepted else "too far")
         store.tensors.write_state(state(round))
         store.commit(replace(store.describe(state(round), "writer", 1), updates=records))
-    return StoredRun(store.path)
+    return Run(store.path)
 
 
 def test_the_divergence_is_that_around_the_weighted_mean(run) -> None:
@@ -77,7 +77,7 @@ def test_the_difference_of_two_rounds_is_told_by_tensor(run) -> None:
 
 
 def test_every_tensor_but_the_frozen_ones_is_compared(tiny) -> None:
-    run = StoredRun(tiny.train(tiny.create(), 2).path)
+    run = Run(tiny.train(tiny.create(), 2).path)
     assert run.diff(1, 2).index.tolist() == [path for path in run.tensors if not path.startswith("frozen/")]
     same = run.diff(2, 2)
     assert (same["norm"] == 0).all()

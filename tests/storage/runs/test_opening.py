@@ -20,7 +20,9 @@ from torch.utils.serialization import config
 
 from roundweave.storage.checkpoints.files import SUFFIXES as WRITABLE
 from roundweave.storage.checkpoints.files import WRAPPERS
-from roundweave.storage.checkpoints.opening import (
+from roundweave.storage.checkpoints.writing import check_place, write_checkpoint
+from roundweave.storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
+from roundweave.storage.runs.opening import (
     check_checkpoint,
     fitted,
     lasting,
@@ -28,8 +30,6 @@ from roundweave.storage.checkpoints.opening import (
     outline,
     tied_in,
 )
-from roundweave.storage.checkpoints.writing import check_place, write_checkpoint
-from roundweave.storage.errors import CheckpointError, NotARun, RoundMissing, StoreDamaged, UsageError
 from tests.storage.checkpoints.reading import read_checkpoint
 from tests.storage.conftest import plain, thorough
 

@@ -1,0 +1,30 @@
+"""Loads the data of a stored run again, dealt out as they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from roundweave.flows.config.experiment import Dealing
+from roundweave.flows.config.recorded import check_examples, check_trust
+from roundweave.flows.planning.completing import deal
+from roundweave.storage.errors import UsageError
+from roundweave.storage.places.base import Where
+from roundweave.storage.runs.run import StoredRun
+from roundweave.tasks.data.description import combine, gather_here
+from roundweave.tasks.data.meaning import Meaning
+from roundweave.tasks.data.partitions import Partitions
+
+
+def deal_again(run: StoredRun, root: Where, trust: bool) -> Partitions:
+    """The data of a run and their split, loaded again; raises `DataError` where they are not the same."""
+    if run.algorithm == "merge" or run.config.get("data") is None:
+        raise UsageError(f"{run.name} was made of networks, not of examples")
+    recorded = Dealing.of(run.config)
+    check_trust(run, root, trust, recorded, ("data",))
+    dealt = deal(recorded, meaning=Meaning.recorded(run.attributes["data"]))
+    dealt, descriptions = dealt.described_by(gather_here)
+    unread = run.attributes["data"].get("validation", "")  # what validates is not dealt
+    padded = dealt.loading.collate is not None
+    described = combine(descriptions, dealt.called, padded=padded)
+    check_examples(run, replace(described, validation=unread))
+    return dealt

@@ -1,0 +1,253 @@
+"""Measures of how a run's rounds, updates and examples differ: tables, which are methods of `Run`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from roundweave.storage.errors import UsageError
+from roundweave.storage.rounds.columns import ColumnsRecord, drifted
+from roundweave.storage.runs.round import Round
+from roundweave.storage.runs.run import StoredRun
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def description(run: StoredRun) -> pd.DataFrame:
+    """What was recorded of the examples as the run began, with a row for each column.
+
+    Columns are ``dtype``, ``examples`` (how many were looked at), ``missing`` (the share of NaN), ``mean`` and
+    ``deviation`` of the finite numbers, and ``classes`` with their shares. The row of the targets is
+    ``targets``; inputs without names of columns are ``inputs``, or ``inputs 3`` if they are flat and few.
+    Raises `UsageError` for a run that recorded none.
+    """
+    import pandas as pd
+
+    columns = _recorded(run).columns
+    table = pd.DataFrame([vars(each) for each in columns.values()], pd.Index(columns, name="column"))
+    table["missing"] /= [each.values for each in columns.values()]
+    table["classes"] = [str(each) if each.categories else "" for each in columns.values()]
+    table.loc[table["finite"] == 0, ["mean", "deviation"]] = np.nan
+    return table[["dtype", "examples", "missing", "mean", "deviation", "classes"]]
+
+
+def drift(run: StoredRun, other: StoredRun | None = None) -> pd.DataFrame:
+    """How far the examples of this run have drifted from those of another one.
+
+    Args:
+        other: The other run; by default the parent, with which this run was compared as it began.
+
+    Returns:
+        A row for each column and for each new or gone category, what matters most first. ``what`` is ``new``,
+        ``gone``, ``moved much``, ``moved`` or ``stable``, ``psi`` the population stability index, and
+        ``before`` and ``after`` are the moments, or the shares of the categories.
+
+    Raises:
+        UsageError: One of the runs recorded no columns, or this one has no parent that did.
+
+    Example:
+        >>> run.drift(rw.open_run("second"))["psi"].max()
+    """
+    import pandas as pd
+
+    after = _recorded(run)
+    found = after.drift if other is None else drifted(_recorded(other).columns, after.columns)
+    if found is None:
+        raise UsageError(f"{run.name} was compared with no parent as it began; give another run")
+    return pd.DataFrame([asdict(each) for each in found]).astype({"psi": float})
+
+
+def _recorded(run: StoredRun) -> ColumnsRecord:
+    if record := run.columns:
+        return record
+    raise UsageError(f"{run.name} recorded nothing of the columns of its examples; compare later runs")
+
+
+def diff(run: StoredRun, first: int, second: int) -> pd.DataFrame:
+    """How the states after two rounds differ, tensor by tensor, computed in float64.
+
+    Args:
+        first: The number of the earlier round; negative numbers count from the end.
+        second: The number of the later round.
+
+    Returns:
+        A row for each tensor, by its path. Columns are ``norm`` (of second minus first), ``relative`` (that
+        norm divided by the norm of the first) and ``cosine`` (of the two). Frozen parameters are left out; NaN
+        stands where a norm of 0 divides.
+
+    Raises:
+        RoundMissing: The run has no such round.
+        RoundPruned: A state was pruned or never stored.
+        StoreDamaged: The stored bits are not those that were committed.
+
+    Example:
+        >>> run.diff(1, -1).sort_values("relative")
+    """
+    import pandas as pd
+
+    before, after = (_as_numbers(run.round(round)) for round in (first, second))
+    rows = {path: _compared(after[path], before[path]) for path in before}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=list(MEASURES)).rename_axis("tensor")
+
+
+def changes(run: StoredRun, rounds: Iterable[int] | None = None) -> pd.DataFrame:
+    """How much each round changed each parameter.
+
+    Args:
+        rounds: The rounds to compare, ascending; by default those of `kept`.
+
+    Returns:
+        A row for each round whose predecessor is among `rounds`, and a column for each parameter: the norm of
+        the change divided by the norm of the parameter before, computed in float64.
+
+    Raises:
+        RoundMissing: The run has no such round.
+        RoundPruned: A state was pruned or never stored.
+        StoreDamaged: The stored bits are not those that were committed.
+
+    Example:
+        >>> run.changes().max()
+    """
+    import pandas as pd
+
+    rows: dict[int, dict[str, float]] = {}
+    before: tuple[int, Mapping[str, torch.Tensor]] = (-2, {})
+    for round in _each(run, rounds, run.absent.has_state):
+        params = {name: tensor.double() for name, tensor in round.params.items()}
+        if before[0] == round.number - 1:
+            rows[round.number] = {n: _compared(tensor, before[1][n])[1] for n, tensor in params.items()}
+        before = round.number, params
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index="round", columns="parameter")
+
+
+def divergence(run: StoredRun, rounds: Iterable[int] | None = None) -> pd.DataFrame:
+    """How far the accepted updates of each round lie from their weighted mean.
+
+    Args:
+        rounds: The rounds to look at; by default those whose updates are stored.
+
+    Returns:
+        A row for each round and columns (measure, partition), computed in float64 from the whole directions.
+        Measures are ``norm`` (of update minus mean), ``relative`` (that norm divided by the norm of the mean)
+        and ``cosine`` (of update and mean). NaN where the partition has no accepted update.
+
+    Raises:
+        UsageError: The run has more than 100,000 partitions.
+        RoundMissing: The run has no such round.
+        RoundPruned: The updates were pruned.
+        StoreDamaged: The stored bits are not those that were committed.
+
+    Example:
+        >>> run.divergence()["cosine"]
+    """
+    import pandas as pd
+
+    if run.partitions > COMPARED:
+        raise UsageError(
+            f"{run.partitions:,} partitions are too many for a table; compare single updates of a round"
+        )
+    every = _each(run, rounds, run.absent.has_update)
+    columns = pd.MultiIndex.from_product([MEASURES, range(run.partitions)], names=["measure", "partition"])
+    table = pd.DataFrame(float("nan"), pd.Index([round.number for round in every], name="round"), columns)
+    for round in every:
+        mean = _mean_direction(round)
+        for partition, direction in _directions(round):
+            table.loc[round.number, (slice(None), partition)] = _compared(direction, mean)
+    return table
+
+
+def _each(run: StoredRun, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[Round]:
+    return [run.round(round) for round in (filter(kept, run.committed) if rounds is None else rounds)]
+
+
+COMPARED = 100_000
+"""The most partitions whose updates are compared with their mean in one table."""
+
+
+MEASURES = ("norm", "relative", "cosine")
+"""How two tensors are compared: norm of the difference, that divided by the norm of the second, and cosine."""
+
+
+def _compared(tensor: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
+    """The `MEASURES` of two float64 tensors of the same shape; NaN where a norm of 0 divides."""
+    norm, size, own = (float(torch.linalg.vector_norm(each)) for each in (tensor - other, other, tensor))
+    product = float((tensor * other).sum())
+    return norm, _ratio(norm, size), _ratio(product, own * size)
+
+
+def _ratio(number: float, by: float) -> float:
+    return number / by if by else float("nan")
+
+
+def _as_numbers(round: Round) -> dict[str, torch.Tensor]:
+    named = round.state.named(round.layout).items()
+    return {path: tensor.double() for path, tensor in named if not path.startswith("frozen/")}
+
+
+def _mean_direction(round: Round) -> torch.Tensor:
+    """The weighted mean of the accepted directions, float64 (element,); a scalar 0 where there are none."""
+    total = sum(round.commit.updates[partition].weight for partition in round.commit.accepted)
+    mean = torch.zeros(())
+    for partition, direction in _directions(round):
+        mean = mean + direction * (round.commit.updates[partition].weight / (total or 1))
+    return mean
+
+
+def _directions(round: Round) -> Iterator[tuple[int, torch.Tensor]]:
+    """Each accepted direction of a round with its partition, float64 (element,)."""
+    for partition in round.commit.accepted:
+        vectors = round.update(partition).direction
+        yield partition, torch.cat([vectors[dtype].double() for dtype in sorted(vectors)])
+
+
+ARRIVAL = ("round", "partition", "push", "version", "staleness", "accepted", "seconds", "worker")
+
+
+def arrivals(run: StoredRun) -> pd.DataFrame:
+    """The updates that were pushed to a parameter server.
+
+    Returns:
+        A row for each update, in the order of the rounds; no rows where rounds waited for all partitions.
+        Columns are ``round``, ``partition``, ``push`` (which of its partition or cohort, from 1), ``version``
+        (the round whose state the map began from), ``staleness`` (rounds in between that took an update),
+        ``accepted``, ``seconds`` that the map took, and ``worker``.
+
+    Example:
+        >>> run.arrivals().groupby("partition")["staleness"].mean()
+    """
+    import pandas as pd
+
+    rows = [
+        (commit.round, p, a.push, a.version, a.staleness, record.refused is None, record.seconds, record.worker)
+        for commit in (run.round(round).commit for round in run.committed)
+        for p, record in commit.updates.items()
+        if (a := record.arrival) is not None
+    ]
+    return pd.DataFrame(rows, columns=list(ARRIVAL))
+
+
+def by_worker(run: StoredRun) -> list[dict[str, Any]]:
+    """A summary of arrivals as JSON values, a dict for each ``worker``; none where nothing arrived.
+
+    It has the number of ``updates``, their ``share`` of all, mean ``staleness`` and the ``largest``, how many were
+    ``refused``, the median ``seconds`` of a map, and the ``partitions`` involved.
+    """
+    came = arrivals(run)
+    grouped = came.groupby("worker")
+    updates = grouped.size()
+    summary = updates.to_frame("updates").assign(
+        share=updates / len(came),
+        staleness=grouped["staleness"].mean(),
+        largest=grouped["staleness"].max(),
+        refused=updates - grouped["accepted"].sum(),
+        seconds=grouped["seconds"].median(),
+        partitions=grouped["partition"].unique().map(sorted),
+    )
+    rows: list[dict[str, Any]] = json.loads(summary.reset_index().to_json(orient="records"))
+    return rows
