@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from roundweave.flows.config.resolving import Resolved
 from roundweave.flows.reporting.listening import notice
-from roundweave.flows.serving.trimming import trim_server
 from roundweave.storage.errors import cut, one_line
 from roundweave.storage.parsing import span_seconds
 from roundweave.storage.runs.listing import looked_through
@@ -28,10 +27,8 @@ def remove_older(resolved: Resolved) -> None:
             if each.stays not in ("", YOUNGER):
                 notice(f"{each.name} stays, though retain is {config.retain}: {each.stays}")
         gone = [each for each in done if not each.stays]
-        trimmed = trim_server(config.root, span_seconds(config.retain))
-        freed = f"{sum(each.bytes for each in gone) / 1e6:.3g} MB"
-        if gone or trimmed:
-            names = ", ".join(cut([each.name for each in gone])) or "no run"
-            notice(f"retain {config.retain} removed {names}, {freed}; of Prefect's reports {trimmed / 1e6:.3g} MB")
+        if gone:
+            freed = f"{sum(each.bytes for each in gone) / 1e6:.3g} MB"
+            notice(f"retain {config.retain} removed {', '.join(cut([each.name for each in gone]))}, {freed}")
     except Exception as error:  # noqa: BLE001 - nothing of it may fail the training
         notice(f"not all older runs were removed ({one_line(error)}); the run itself is not affected")
