@@ -22,7 +22,7 @@ from roundweave.tasks.own_code.imports import kept
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
     "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
-    "plan": ("planning", "Have each way of training the run race for some seconds, and choose one."),
+    "plan": ("training", "Have each way of training the run race for some seconds, and choose one."),
     "serve": ("serving", "Train a configuration on a schedule, until Ctrl-C."),
     "worker": ("joining", "Work for a Dask cluster, and join it again whenever it was cut off."),
     "certificates": ("joining", "Write an authority and keys, by which the machines of a cluster talk by TLS."),
@@ -35,7 +35,7 @@ COMMANDS = {
     "show": ("looking", "Print what a run is and how it went."),
     "verify": ("upkeep", "Read all of a run and name every file that is not as it was written."),
     "runs": ("looking", "List the runs under a root."),
-    "alias": ("aliases", "Show who has an alias such as champion, give it to a run, or take it back."),
+    "alias": ("upkeep", "Show who has an alias such as champion, give it to a run, or take it back."),
     "prune": ("upkeep", "Let go of the tensors of rounds; their records and numbers stay."),
     "cp": ("upkeep", "Copy a run to another root or place, verified."),
     "rm": ("upkeep", "Delete runs: by name, by pattern, by age."),

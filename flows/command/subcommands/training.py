@@ -1,24 +1,44 @@
-"""`roundweave train` and `roundweave resume`: train a network in rounds."""
+"""`roundweave train`, `resume` and `plan`: train a network in rounds, and choose how by a race."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import psutil
 import typer
 
-from roundweave.flows.command.common import Json, Quiet, Root, RunName, TomlFile, Trust, print_json
+from roundweave.flows.command.common import (
+    Json,
+    Quiet,
+    Root,
+    RunName,
+    TextTable,
+    TomlFile,
+    Trust,
+    console,
+    output,
+    print_json,
+    say,
+)
 from roundweave.flows.command.options import with_options
 from roundweave.flows.config.experiment import Experiment
-from roundweave.flows.config.files import read_toml
+from roundweave.flows.config.files import read_toml, write_toml
 from roundweave.flows.config.train import Execution, TrainConfig
 from roundweave.flows.reporting.listening import Listener, listening, shown_commit
+from roundweave.storage.places.base import file_path
 from roundweave.storage.rounds.commits import Commit
+
+if TYPE_CHECKING:
+    from roundweave.flows.planning.plan import Plan
 
 REJECTED = 3
 """The exit code of a training whose run its gate rejected."""
+
+DECIDED = ("recombined", "executor", "partitions", "threads", "planned")
+"""Training options that `roundweave plan` does not take, since a plan decides them or cannot use them."""
 
 
 @with_options(Experiment, Execution, without=("recombined", "planned"))
@@ -102,3 +122,62 @@ class _Timer(Listener):
     def elapsed(self) -> float:
         """Seconds since the command's process started."""
         return time.time() - float(psutil.Process().create_time())
+
+
+@with_options(Experiment, Execution, without=DECIDED)
+def plan_command(
+    config: TomlFile = None,
+    save: Annotated[Path | None, typer.Option(help="where to write the chosen configuration: .toml")] = None,
+    as_json: Json = False,
+    **options: Any,
+) -> None:
+    """Have all strategies train for the same few seconds, and choose the one that learns the most.
+
+    The options of an algorithm: `roundweave plan --algorithm NAME --help`. `roundweave list` has the names.
+    """
+    from roundweave.flows.planning.plan import plan
+
+    if save:
+        file_path(save, "a configuration", (".toml",))
+    with console(stderr=True).status("strategies race"):
+        made = plan(TrainConfig(**(read_toml(config) if config else {}) | options))
+    if save:
+        write_toml(save, made.planned)
+    output(as_json, _summary(made), _print_plan, made, save)
+
+
+def _summary(plan: Plan) -> dict[str, Any]:
+    raced = {name: row.model_dump() for name, row in plan.raced.items()}
+    return {
+        "chosen": plan.chosen.name,
+        "reason": plan.reason,
+        "workers": plan.workers,
+        "config": plan.chosen.changes(plan.config, plan.work),
+        "strategies": raced | {name: {"refused": why} for name, why in plan.refused.items()},
+    }
+
+
+def _print_plan(plan: Plan, saved: Path | None) -> None:
+    """Print the table of strategies, the choice with its reason, and how to train with it."""
+    rows = [
+        {
+            "strategy": name,
+            "loss": f"{row.loss:.3g}",
+            "accuracy": "" if row.accuracy is None else f"{row.accuracy:.1%}",
+            "trained": _time(row.trained),
+            "rounds": f"{row.rounds:.3g}",
+            "a round": _time(row.seconds),
+            "an epoch": _time(row.epoch),
+        }
+        for name, row in plan.raced.items()
+    ]
+    console().print(TextTable(rows, right=True))
+    for name, why in plan.refused.items():
+        say(f"not {name}: {why}", style="dim")
+    say(f"chosen: {plan.reason}")
+    say(f"`roundweave train {saved}` does it so" if saved else "--save FILE.toml writes it, to train by")
+
+
+def _time(seconds: float) -> str:
+    """A time as text, in seconds, or in milliseconds below one second."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

@@ -1,22 +1,24 @@
-"""`roundweave verify`, `prune`, `cp` and `rm`: check, prune, copy and delete stored runs."""
+"""`roundweave verify`, `prune`, `cp`, `rm` and `alias`: check, prune, copy, delete and name stored runs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 from rich.filesize import decimal
 
-from roundweave.flows.command.common import Json, Root, RunName, console, output, say
+from roundweave.flows.command.common import Json, Root, RunName, TextTable, console, output, say
 from roundweave.flows.command.errors import FAILED, fail
 from roundweave.storage.errors import NotARun, PlaceError, StoreError, UsageError, listed
 from roundweave.storage.parsing import mistakes_as, span_seconds
 from roundweave.storage.places.base import last_name
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.store import RoundStore
+from roundweave.storage.runs.aliases import alias_history, aliases, give_alias
 from roundweave.storage.runs.listing import looked_through
 from roundweave.storage.runs.names import SUFFIX, default_root, find_run, is_run, run_address, run_name
 from roundweave.storage.runs.removing import Eligible, Removal, remove
@@ -186,3 +188,46 @@ def _store(stored: StoredRun) -> RoundStore:
 def _say_done(stored: StoredRun, done: str, as_json: bool, **values: object) -> None:
     summary = {"run": stored.name, "path": str(stored.address), **values}
     output(as_json, summary, say, f"{stored.name}: {done}")
+
+
+def alias_command(
+    alias: Annotated[str | None, typer.Argument(help="such as champion; all of them where none is given")] = None,
+    run: Annotated[str | None, typer.Argument(help="a run that is to have it")] = None,
+    take_back: Annotated[bool, typer.Option("--take-back", help="nobody is to have it")] = False,
+    why: Annotated[str, typer.Option(help="a reason to be kept with it")] = "by hand",
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Show who has an alias and who had it, give it to a run, or take it back. It goes wherever a run does."""
+    root = root or default_root()
+    if take_back and (run or not alias):
+        raise UsageError("--take-back takes an alias from whoever has it: give the alias, and no run")
+    if alias and run:
+        from roundweave.flows.training.judging import give
+
+        give(root, alias, open_stored(run, root), why)
+    elif alias and alias not in aliases(root):
+        raise UsageError(f"no alias {alias!r} under {root}; `roundweave alias {alias} RUN` gives it to a run")
+    elif alias and take_back:
+        give_alias(root, alias, None, why)
+    histories = {name: alias_history(root, name) for name in ([alias] if alias else aliases(root))}
+    shown = {name: entries if alias else entries[-1:] for name, entries in histories.items()}
+    rows = [{"alias": name, **asdict(entry)} for name, entries in shown.items() for entry in entries]
+    output(as_json, rows, _print_aliases, rows)
+
+
+def _print_aliases(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        say("no aliases; `roundweave alias champion RUN` gives one")
+        return
+    table = [
+        {
+            "alias": row["alias"],
+            "run": row["run"] or "nobody",
+            "rounds": row["round"],
+            "since": f"{datetime.fromtimestamp(row['since']).astimezone():%Y-%m-%d %H:%M}",
+            "why": row["why"],
+        }
+        for row in rows
+    ]
+    console().print(TextTable(table))
