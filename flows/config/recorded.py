@@ -240,7 +240,7 @@ def check_changed(config: TrainConfig, description: Description) -> None:
     Raises `UsageError` where it begins with a file, whose examples nobody knows.
     """
     start = config.start_from
-    if config.on_unchanged is None or not isinstance(start, Start):
+    if not config.on_unchanged or not isinstance(start, Start):
         return
     stored = stored_round(start.reference)
     if stored is None:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 else:
     ExecutorName = Literal[tuple(EXECUTORS)]
 
+Skips = Annotated[bool | Literal["skip"] | None, AfterValidator(bool)]
+"""A switch, which is also turned on by the word skip."""
+
 DATE = r"\{date([+-]\d{1,4})?(:[^{}]+)?\}"
 """Matches what stands for the day that a run is trained, such as ``{date}``, ``{date-1}`` or ``{date:%Y-%m}``."""
 
@@ -170,12 +173,11 @@ class Execution(Placement):
         description="such as Europe/Berlin, whose date {date} is, and by whose clock schedules go; default: this "
         "machine's",
     )
-    on_unchanged: Literal["skip"] | None = Field(
-        default=None,
-        description="where the examples are those of the run that start_from names: nothing is trained",
+    on_unchanged: Skips = Field(
+        default=False, description="skip: train nothing on the examples of the run that start_from names"
     )
-    on_busy: Literal["skip"] | None = Field(
-        default=None, description="where another process writes the run: end without a failure"
+    on_busy: Skips = Field(
+        default=False, description="skip: end without a failure where another process writes the run"
     )
     rounds: int = Field(
         default=20, ge=1, le=MOST_ROUNDS, description="rounds in all, of a server arrivals; more goes on"

@@ -46,7 +46,7 @@ def train_rounds(resolved: Resolved, executor: Executor) -> Run:
                 reported(partial(_all, run), partial(_train, resolved.config, executor, run))
             judge(resolved.config, run.store.place)
     except RunBusy as error:
-        if resolved.config.on_busy is None:
+        if not resolved.config.on_busy:
             raise
         raise Skipped(f"{error}; skipped, as on_busy says", resolved.address) from error
     trained = Run(resolved.address, resolved.config.root)
