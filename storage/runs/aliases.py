@@ -19,7 +19,7 @@ from roundweave.storage.errors import StoreDamaged, UsageError
 from roundweave.storage.parsing import Round, Time, mistakes_as, numbered
 from roundweave.storage.places.base import Place, Where, join_address, together
 from roundweave.storage.places.schemes import place_of
-from roundweave.storage.values.digests import LARGEST, sealed, unsealed
+from roundweave.storage.values.digests import LARGEST_SEALED, sealed, unsealed
 from roundweave.storage.values.hashing import bytes_digest
 
 FOLDER = ".aliases"
@@ -144,7 +144,7 @@ def _read_history(place: Place, alias: str) -> list[tuple[Holding, str]]:
 
 
 def _content(place: Place, alias: str, number: int) -> bytes:
-    return bytes(place.read(_key(alias, number), most=LARGEST) or b"")
+    return bytes(place.read(_key(alias, number), most=LARGEST_SEALED) or b"")
 
 
 def _entry(place: Place, alias: str, number: int, content: bytes) -> Holding:
