@@ -107,46 +107,53 @@ def ended_by_interrupts(say: Callable[[], None]) -> Iterator[None]:
     Whatever error the block ends with after that, nothing but `say` prints. A `KeyboardInterrupt` from elsewhere
     also leads to one call of `say`.
     """
-    interrupted, raised, said = threading.Event(), threading.Event(), threading.Event()
+    end = _End(say)
+    before = signal.signal(signal.SIGINT, end.interrupt)
+    try:
+        yield
+    except BaseException as error:
+        if end.asked or isinstance(error, KeyboardInterrupt):
+            end.say_once()
+        raise
+    finally:
+        if end.asked:
+            _end()
+        signal.signal(signal.SIGINT, before)
 
-    def say_once() -> None:
-        if not said.is_set():
-            said.set()
-            say()
 
-    def end_what_hangs() -> None:
-        if raised.wait(IMPORT_SECONDS):
-            threading.Event().wait(SECONDS)
-        with suppress(SystemExit):
-            say_once()
-        _end()
+class _End:
+    """The end of a command at Ctrl-C: whether it was `asked` for, and what is said of it."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if not interrupted.is_set():
-            interrupted.set()
+    def __init__(self, say: Callable[[], None]) -> None:
+        self.asked, self._said, self._say, self._raised = False, False, say, threading.Event()
+
+    def say_once(self) -> None:
+        if not self._said:
+            self._said = True
+            self._say()
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Raise `KeyboardInterrupt`, and have a thread end what hangs after that; the handler of the signal."""
+        if not self.asked:
+            self.asked = True
             logging.disable()  # interrupted work would log tracebacks
             # An exception raised inside one of Python's own callbacks is printed as ignored and lost. Then nothing
             # is printed here, and the command ends by force.
             sys.unraisablehook = lambda lost: None
-            threading.Thread(target=end_what_hangs, daemon=True).start()
+            threading.Thread(target=self._end_what_hangs, daemon=True).start()
         if _imports(frame):  # C++ that meets an exception while it is imported ends the process with its own words
             threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), number)).start()
             return
-        raised.set()
+        self._raised.set()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # holds to the end, unlike handlers, which Python drops
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    except BaseException as error:
-        if interrupted.is_set() or isinstance(error, KeyboardInterrupt):
-            say_once()
-        raise
-    finally:
-        if interrupted.is_set():
-            _end()
-        signal.signal(signal.SIGINT, before)
+    def _end_what_hangs(self) -> None:
+        if self._raised.wait(IMPORT_SECONDS):
+            threading.Event().wait(SECONDS)
+        with suppress(SystemExit):
+            self.say_once()
+        _end()
 
 
 def _imports(frame: FrameType | None) -> bool:

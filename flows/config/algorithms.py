@@ -48,7 +48,7 @@ from roundweave.tasks.own_code.tables import spelled, unknown
 Options = Mapping[str, tuple[Any, Any]]
 """The (type, default) of options by name."""
 
-OWN = "own.py:part"
+OWN_PART = "own.py:part"
 """Stands for any user's function as a part, which has no options."""
 
 ReduceName = Annotated[
@@ -178,7 +178,7 @@ def _options(name: str, parts: tuple[tuple[str, str], ...] = ()) -> Options:
 
 def _named_parts(parts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """The parts by kind as `_options` takes them."""
-    return tuple((kind, OWN if is_own_part(kind, part) else part) for kind, part in parts.items())
+    return tuple((kind, OWN_PART if is_own_part(kind, part) else part) for kind, part in parts.items())
 
 
 def _every_option() -> dict[str, FieldInfo]:

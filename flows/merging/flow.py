@@ -33,8 +33,6 @@ from roundweave.tasks.numerics.pinning import pinned
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
 
 
-PLAIN, MERGED, REPAIRED = "plain mean", "merged", "merged, repaired"
-
 TITLE = "merge"
 """The name of a flow run that merges, until the merge has a name."""
 

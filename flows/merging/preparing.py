@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from roundweave.flows.config.merging.merge import Architecture, MergeConfig
+from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.flows.merging.checks import (
     alike_in,
     check_adapters,
@@ -110,19 +110,19 @@ class MergePlan:
     config: MergeConfig
     model: ModelSpec | None
     units: UnitGroups
-    function_error: float
     every_state: list[LazyTensors]
     expected: Tensors
     names: Mapping[str, str]
     every_place: tuple[str, ...]
     spectral: bool
+    recipe: Recipe | None
+    orders: tuple[RowOrder, ...]
+    function_error: float = 0.0
     normed: bool = False
     inputs: Inputs = ()
     gallery: Gallery | None = None
     own: tuple[Samples, ...] = ()
     grams: tuple[Grams, ...] = ()
-    orders: tuple[RowOrder, ...] = ()
-    recipe: Recipe | None = None
     meaning: Meaning = NO_NAMES
 
     @property
@@ -160,6 +160,43 @@ class MergePlan:
         return states
 
 
+@dataclass(frozen=True)
+class Opened:
+    """The networks of a merge and their base as they lie, and what their runs and folders say.
+
+    `given` is the configuration as it was given; in `config` the runs have filled in what is missing. `types` has
+    the type of each tensor by name, if none is given. `orders` and `names` are those of `MergePlan`. `every_run`
+    has the runs of networks and base, None for files; it is empty where none is asked.
+    """
+
+    given: MergeConfig
+    config: MergeConfig
+    tensors: Sequence[Tensors]
+    types: Mapping[str, torch.dtype] = field(default_factory=dict)
+    orders: tuple[RowOrder, ...] = ()
+    every_run: Sequence[Origin | None] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> Sequence[Origin | None]:
+        """The runs of the networks without their base."""
+        return self.every_run[: len(self.given.networks)]
+
+    def named_as_in(self, network: nn.Module) -> Opened:
+        """The same with the network's names of tensors, and with rows in one order."""
+        each = [names_in_network(network, tensors) for tensors in self.tensors]
+        base = self.config.networks.index(self.config.folders[0]) if self.config.folders else 0
+        alike = [renamed(tensors, names) for tensors, names in zip(self.tensors, each, strict=True)]
+        orders = tuple(order.of(network) for order in self.orders)
+        for order in orders:
+            alike = [*order.ordered(alike)]
+        return replace(self, orders=orders, names=each[base]).holding(alike)
+
+    def holding(self, tensors: Sequence[Tensors]) -> Opened:
+        """The same with other tensors, of types of their own."""
+        return replace(self, tensors=tensors, types=self.types and types_of(tensors))
+
+
 def plan_merge(config: MergeConfig) -> MergePlan:
     """Read and check the networks, find their units, and check that permuting them is sound.
 
@@ -167,111 +204,69 @@ def plan_merge(config: MergeConfig) -> MergePlan:
     """
     root = full_address(config.root)
     check_places(config, root)
-    opened = [open_checkpoint(place, root, open_run) for place in config.checkpoints]
-    check_means(config.checkpoints, opened)
+    tensors = [open_checkpoint(place, root, open_run) for place in config.checkpoints]
+    check_means(config.checkpoints, tensors)
     if config.adapters:
         check_adapters(config)
         alone = config.model_copy(update={"match": "none"})
-        return _plan_by_name(alone, side_by_side(opened), {}, root, ())
+        return _plan_by_name(Opened(config, alone, side_by_side(tensors)))
     if config.slices:
-        return _plan_slices(config, dict(zip(config.networks, opened, strict=True)), root)
+        return _plan_slices(config, dict(zip(config.networks, tensors, strict=True)))
     check_same_function([*map(Path, config.every_folder)])
     orders = orders_of_folders(config)
-    every = recorded_in(config.checkpoints, root, config.labels == "union")
-    known, types = _completed(config, every[: len(config.networks)], opened, root, orders)
-    if known.by_name:
-        return _plan_by_name(known, opened, types, root, orders, own_models(config, every))
-    return _plan_matched(config, known, opened, types, root, orders, every)
-
-
-def _completed(
-    config: MergeConfig,
-    runs: Sequence[Origin | None],
-    opened: Sequence[Tensors],
-    root: str,
-    orders: Sequence[RowOrder],
-) -> tuple[MergeConfig, dict[str, torch.dtype]]:
-    """The configuration with missing fields from the runs, folders and types; each tensor's type by name.
-
-    Raises `UsageError` for what needs examples if there are none.
-    """
-    known = with_recorded(config, runs, root, config.trust)
-    if not any(runs) and config.folders and (orders or not config.by_name):
+    opened = Opened(
+        config, config, tensors, {}, orders, recorded_in(config.checkpoints, root, config.labels == "union")
+    )
+    known = with_recorded(config, opened.runs, root, config.trust)
+    if not any(opened.runs) and config.folders and (orders or not config.by_name):
         options = {name: value for order in orders for name, value in order.options.items()}
         known = of_folder(known, config.folders[0], options)
-    known, types = of_type(kept_code(known), opened)
+    known, types = of_type(kept_code(known), tensors)
     if known.data is None:
         check_without_data(known)
-    return known, types
+    opened = replace(opened, config=known, types=types)
+    return _plan_by_name(opened) if known.by_name else _plan_matched(opened)
 
 
-def _plan_matched(
-    config: MergeConfig,
-    known: MergeConfig,
-    opened: Sequence[Tensors],
-    types: Mapping[str, torch.dtype],
-    root: str,
-    orders: tuple[RowOrder, ...],
-    every: Sequence[Origin | None],
-) -> MergePlan:
-    """The plan of a merge that knows how the networks compute; `config` is as it was given, `known` is complete.
-
-    `every` has the runs of all networks, and of their base.
-    """
-    runs = every[: len(config.networks)]
-    found = subject(known, min(config.blocks, max(1, config.examples // BATCH)), opened[0])
-    orders = orders or orders_of_runs(config, runs, found.description, found.objective.model)
-    network = found.objective.model.outlined()
-    as_saved = opened[: len(config.networks)]
-    opened, names, orders = _named_alike(config, network, opened, orders)
+def _plan_matched(opened: Opened) -> MergePlan:
+    """The plan of a merge that knows how the networks compute."""
+    config, known, runs, as_saved = opened.given, opened.config, opened.runs, opened.tensors
+    found = subject(known, min(config.blocks, max(1, config.examples // BATCH)), as_saved[0])
+    model = found.objective.model
+    orders = opened.orders or orders_of_runs(config, runs, found.description, model)
+    network = model.outlined()
     known = _decided(known, network)
-    units = analysed(found, network, partial(alike_in, opened, known))
-    if lacking := [name for name in never_saved(network) if all(name not in tensors for tensors in opened)]:
-        computed, units = found.objective.model.build().state_dict(), units.without(lacking)
-        opened = [picked({n: (each if n in each else computed, n) for n in (*each, *lacking)}) for each in opened]
-    expected = outline(network)
-    if known.repair and not has_batch_norm(network):
+    opened = replace(opened, config=known, orders=orders).named_as_in(network)
+    units = analysed(found, network, partial(alike_in, opened.tensors, known))
+    if lacking := [name for name in never_saved(network) if not any(name in each for each in opened.tensors)]:
+        computed, units = model.build().state_dict(), units.without(lacking)
+        whole = [{n: (each if n in each else computed, n) for n in (*each, *lacking)} for each in opened.tensors]
+        opened = opened.holding([*map(picked, whole)])
+    normed, expected = has_batch_norm(network), outline(network)
+    if known.repair and not normed:
         check_rescaled(known)
-    spectral = any(True for _ in spectral_norms(network))
     for parameter in network.parameters():  # frees memory, as the check draws parameters of its own
         let_go(parameter)
-    types = types and types_of(opened)
-    for place, state in zip(config.checkpoints, opened, strict=True):
-        check_checkpoint(place, state, expected)
-    check_same_models(found.objective.model, found.few, own_models(config, every))
-    recipe = _recipe(known, network, units)
-    states = [fitted(state, expected, types) for state in opened]
+    plan = _fitted(opened, model, network, units, expected)
+    check_same_models(model, found.few, own_models(config, opened.every_run))
+    meaning = known_meaning(config, runs, found.description)
     error = checked_error(found, network, units)
-    places = tuple(lasting(place, root) for place in config.checkpoints)
-    objective, partitions = found.objective, found.partitions
-    gallery = None if partitions is None else Gallery(partitions, known.examples, objective, units, root, open_run)
-    if gallery and known.average == "fisher":
-        check_likelihood(gallery)
-    each = own_data(config, known, runs) if gallery else ()
-    own = tuple(own_samples(known, own, run, known.examples) for own, run in zip(each, runs, strict=False))
-    grams = tuple(read_grams(known.grams, [network_digest(state) for state in as_saved])) if known.grams else ()
-    return MergePlan(
-        known,
-        objective.model,
-        units,
-        error,
-        states,
-        expected,
-        names,
-        places,
-        spectral,
-        has_batch_norm(network),
-        found.inputs,
-        gallery,
-        own,
-        grams,
-        orders,
-        recipe,
-        known_meaning(config, runs, found.description),
-    )
+    plan = replace(plan, function_error=error, normed=normed, inputs=found.inputs, meaning=meaning)
+    if found.partitions is not None:
+        gallery = Gallery(
+            found.partitions, known.examples, found.objective, units, full_address(known.root), open_run
+        )
+        if known.average == "fisher":
+            check_likelihood(gallery)
+        each = zip(own_data(config, known, runs), runs, strict=True)
+        plan = replace(plan, gallery=gallery, own=tuple(own_samples(known, *own, known.examples) for own in each))
+    if known.grams:
+        digests = [network_digest(tensors) for tensors in as_saved[: plan.count]]
+        plan = replace(plan, grams=tuple(read_grams(known.grams, digests)))
+    return plan
 
 
-def _plan_slices(config: MergeConfig, opened: Mapping[str, Tensors], root: str) -> MergePlan:
+def _plan_slices(config: MergeConfig, tensors: Mapping[str, Tensors]) -> MergePlan:
     """The plan of a network whose layers are those of slices of others, in the first one's place."""
     folders = [*map(Path, config.every_folder)]
     listed = set.intersection(*(by_layer(whole_config(folder)) for folder in folders)) if folders else set()
@@ -279,59 +274,65 @@ def _plan_slices(config: MergeConfig, opened: Mapping[str, Tensors], root: str) 
     check_same_function(folders, (*COUNTS, *listed, *["max_window_layers"] * ("layer_types" in listed)))
     orders_of_folders(config)  # refuses other tokens and labels
     alone = config.model_copy(update={"match": "none", "networks": (config.slices[0].network,)})
-    stack = stacked(config.slices, opened)
-    plan = _plan_by_name(alone, [stack], types_of([stack]), root, ())
+    stack = [stacked(config.slices, tensors)]
+    plan = _plan_by_name(Opened(config, alone, stack, types_of(stack)))
     return replace(plan, config=plan.config.model_copy(update={"networks": config.networks}))
 
 
-def _plan_by_name(
-    config: MergeConfig,
-    opened: Sequence[Tensors],
-    types: Mapping[str, torch.dtype],
-    root: str,
-    orders: tuple[RowOrder, ...],
-    models: Sequence[Architecture] = (),
-) -> MergePlan:
+def _plan_by_name(opened: Opened) -> MergePlan:
     """The plan of a merge that matches nothing and keeps only a file: tensors are read when they are averaged.
 
     There is no work for a cluster, so none is started unless it is named.
     """
-    if not {"executor", "scheduler"} & config.model_fields_set:
-        config = config.model_copy(update={"executor": "inline"})
-    model, network, expected = None, None, outline_of(opened[0])
+    config, model, network, aliases = opened.config, None, None, dict[str, str]()
     if config.model is not None:
         inputs = example_inputs(config.input, config.dtype) if config.input else ()
-        model = spec_of(config, config.model, inputs, opened[0])
-        check_same_models(model, inputs, models)
+        model = spec_of(config, config.model, inputs, opened.tensors[0])
+        check_same_models(model, inputs, own_models(opened.given, opened.every_run))
         network = model.outlined()
-        expected = outline(network)
-    elif "dtype" in config.model_fields_set:
-        types = {n: getattr(torch, config.dtype) for n, t in expected.items() if t.is_floating_point()}
-    spectral = network is not None and any(True for _ in spectral_norms(network))
-    if network is None and (named := next((name for name in expected if SPECTRAL.search(name)), None)):
-        raise UsageError(f"{named} may be of a spectral norm, whose vectors have no mean; give --model")
-    opened, names, orders = _named_alike(config, network, opened, orders) if network else (opened, {}, ())
-    types = types_of(opened) if types and network else types
-    for place, state in zip(config.checkpoints, opened, strict=True):
-        check_checkpoint(place, state, expected, values=False)
-    states = [fitted(state, expected, types) for state in opened]
-    aliases = {name: first for name, first in first_names(network).items() if name != first} if network else {}
-    if network is None and config.wanted(len(config.networks), config.seed):  # which may part two tied names
-        aliases = tied_in(opened)
+        opened, expected = opened.named_as_in(network), outline(network)
+        aliases = {name: first for name, first in first_names(network).items() if name != first}
+    else:
+        expected = outline_of(opened.tensors[0])
+        if "dtype" in config.model_fields_set:
+            floats = {name for name, tensor in expected.items() if tensor.is_floating_point()}
+            opened = replace(opened, types=dict.fromkeys(floats, getattr(torch, config.dtype)))
+        if named := next((name for name in expected if SPECTRAL.search(name)), None):
+            raise UsageError(f"{named} may be of a spectral norm, whose vectors have no mean; give --model")
+        if config.wanted(len(config.networks), config.seed):  # which may part two tied names
+            aliases = tied_in(opened.tensors)
+    if not {"executor", "scheduler"} & config.model_fields_set:
+        opened = replace(opened, config=config.model_copy(update={"executor": "inline"}))
     units = UnitGroups({}, (), {name: tuple(t.shape) for name, t in expected.items()}, aliases, {}, {})
-    places = tuple(lasting(place, root) for place in config.checkpoints)
+    return _fitted(opened, model, network, units, expected, values=False)
+
+
+def _fitted(
+    opened: Opened,
+    model: ModelSpec | None,
+    network: nn.Module | None,
+    units: UnitGroups,
+    expected: Tensors,
+    values: bool = True,
+) -> MergePlan:
+    """The plan of networks that have the `expected` tensors; raises `CheckpointError` for one that has others.
+
+    With `values` all tensors are read, to see that they are finite.
+    """
+    config, root = opened.config, full_address(opened.config.root)
+    for place, tensors in zip(config.checkpoints, opened.tensors, strict=True):
+        check_checkpoint(place, tensors, expected, values)
     return MergePlan(
         config,
         model,
         units,
-        0.0,
-        states,
+        [fitted(tensors, expected, opened.types) for tensors in opened.tensors],
         expected,
-        names,
-        places,
-        spectral,
-        orders=orders,
-        recipe=_recipe(config, network, units),
+        opened.names,
+        tuple(lasting(place, root) for place in config.checkpoints),
+        network is not None and any(True for _ in spectral_norms(network)),
+        _recipe(config, network, units),
+        opened.orders,
     )
 
 
@@ -344,19 +345,6 @@ def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -
     if network is None:  # nothing but their names tells which tensors are statistics
         return wanted.recipe(names, {name for name in names if name.endswith(STATISTICS)})
     return wanted.recipe(names, {name for name, _ in network.named_buffers()})
-
-
-def _named_alike(
-    config: MergeConfig, network: nn.Module, opened: Sequence[Tensors], orders: Sequence[RowOrder]
-) -> tuple[list[Tensors], dict[str, str], tuple[RowOrder, ...]]:
-    """The tensors under the network's names with rows in one order, the names by the folder's, and its orders."""
-    each = [names_in_network(network, tensors) for tensors in opened]
-    base = config.networks.index(config.folders[0]) if config.folders else 0
-    alike = [renamed(tensors, names) for tensors, names in zip(opened, each, strict=True)]
-    known = tuple(order.of(network) for order in orders)
-    for order in known:
-        alike = [*order.ordered(alike)]
-    return alike, each[base], known
 
 
 def _is_quick(config: MergeConfig, network: nn.Module) -> bool:

@@ -40,7 +40,7 @@ AnyArchitecture = TypeVar("AnyArchitecture", bound=Architecture)
 SHARED = {"data_options", *PREPARED}
 """The fields that decide which examples all networks are matched and scored by, and how these are prepared."""
 
-OWN = ("data", "data_options", "seed")
+OWN_DATA = ("data", "data_options", "seed")
 """The fields that say which examples a network was trained on."""
 
 NO_TABLE = re.compile(r"(inputs|targets)( .*)?")
@@ -197,12 +197,12 @@ def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | 
 
     They are those that are given in `config`, for all or for each, else those of its run, else those of `known`.
     """
-    common: dict[str, Any] = {name: getattr(known, name) for name in OWN}
+    common: dict[str, Any] = {name: getattr(known, name) for name in OWN_DATA}
     if config.data is not None:
         one_each = known.data if isinstance(known.data, tuple) and len(known.data) == len(runs) else None
         return [{**common, "data": data} for data in one_each or [known.data] * len(runs)]
     every = [run.fields if run else {} for run in runs]
-    return [common | {name: fields[name] for name in OWN if name in fields} for fields in every]
+    return [common | {name: fields[name] for name in OWN_DATA if name in fields} for fields in every]
 
 
 def known_meaning(config: MergeConfig, runs: Sequence[Origin | None], data: Description | None) -> Meaning:

@@ -94,7 +94,7 @@ def _run_in_engine(
     """
 
     @wraps(flow.fn)
-    def called(config: Any) -> T:
+    def in_engine(config: Any) -> T:
         beginning.close()
         try:
             outcome.set_result(function())
@@ -106,7 +106,7 @@ def _run_in_engine(
         return outcome.result()
 
     observed = copy(flow)
-    observed.fn = called
+    observed.fn = in_engine
     once_more = temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1})
     hooks = {"event_hooks": {"request": [reporter.check_answering]}}
     with once_more, client_context(reporter.httpx_settings | hooks), ExitStack() as beginning:
@@ -120,7 +120,7 @@ def without_pickles(value: Any) -> Any:
     Prefect refuses parameters of half a megabyte, such as a notebook's function that reads the notebook's arrays.
     """
     if isinstance(value, Code):
-        return value.label if len(value.pickled) > LARGEST else value
+        return value.label if len(value.pickled) > LARGEST_PICKLE else value
     if type(value) is tuple:
         return tuple(map(without_pickles, value))
     if isinstance(value, BaseModel):
@@ -130,7 +130,7 @@ def without_pickles(value: Any) -> Any:
     return value
 
 
-LARGEST, LONGEST = 10_000, 200
+LARGEST_PICKLE, LONGEST = 10_000, 200
 """The most characters of a pickle that Prefect is given, and those of a reason that are shown."""
 
 

@@ -31,6 +31,9 @@ PRIORITY = 3
 NOWHERE = Path(os.devnull, "prefect")
 """Prefect's home until the real one is known: a path where nothing can be read or written."""
 
+LARGEST_LOG = 1 << 24
+"""The most bytes of a log that a new server adds to; it empties a larger one."""
+
 
 def main() -> None:
     """Serve until standard input is closed."""
@@ -53,9 +56,16 @@ def main() -> None:
     home = homes.get()
     # The page in a browser reads the API's address from this setting.
     os.environ |= _home(home) | {"PREFECT_UI_API_URL": _url(listener)}
-    with (home / "server.log").open("ab") as log:
-        os.dup2(log.fileno(), 2)
+    log_to(home / "server.log")
     _serve(home, listener)
+
+
+def log_to(log: Path) -> None:
+    """Write standard error to the end of a log, which is emptied before if it is large."""
+    with log.open("ab") as file:
+        if file.tell() > LARGEST_LOG:
+            file.truncate(0)
+        os.dup2(file.fileno(), 2)
 
 
 def _home(folder: Path) -> dict[str, str]:
@@ -82,16 +92,23 @@ def _serve(home: Path, listener: socket.socket) -> None:
     app = create_app(final=True, ephemeral=os.environ.get("PREFECT_SERVER_UI_ENABLED") == "false")
     gc.freeze()
     gc.enable()
-    threading.Thread(target=_ask_first, args=(_url(listener),), daemon=True).start()
+    threading.Thread(target=_begin, args=(_url(listener),), daemon=True).start()
     uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on")).run(sockets=[listener])
 
 
-def _ask_first(url: str) -> None:
-    """Make the first request, which opens the database and takes 0.2 s, while the flow still imports modules."""
+def _begin(url: str) -> None:
+    """Make the first request, which opens the database and takes 0.2 s, while the flow still imports modules.
+
+    Then let go of old flow runs, which Prefect does by itself only in a server that schedules.
+    """
     import httpx
+    from prefect.server.database import provide_database_interface
+    from prefect.server.services.db_vacuum import vacuum_old_flow_runs, vacuum_stale_artifact_collections
 
     user, _, password = os.environ["PREFECT_SERVER_API_AUTH_STRING"].partition(":")
     httpx.get(f"{url}/ready", auth=(user, password), timeout=None, trust_env=False)
+    for vacuum in (vacuum_old_flow_runs, vacuum_stale_artifact_collections):
+        asyncio.run(vacuum(db=provide_database_interface()))
 
 
 def template() -> Path:

@@ -18,7 +18,7 @@ from roundweave.storage.values.hashing import bytes_digest
 
 KEY = "commits/columns.json"
 
-LARGEST = 1 << 28
+LARGEST_COLUMNS = 1 << 28
 """The most bytes of a record of columns."""
 
 INFINITE = 0x7FF0
@@ -127,7 +127,7 @@ def read_columns(place: Place, attributes: Mapping[str, Any]) -> ColumnsRecord |
     """What a run with these attributes recorded, None if nothing; raises `StoreDamaged`."""
     if not (digest := attributes.get("columns")):
         return None
-    content = place.read(KEY, most=LARGEST)
+    content = place.read(KEY, most=LARGEST_COLUMNS)
     with mistakes_as(lambda error: StoreDamaged(f"{place}/{KEY}: {error}; restore the file from a copy")):
         if content is None or bytes_digest(content) != digest:
             raise ValueError("it is not what was written")

@@ -32,7 +32,7 @@ from roundweave.storage.places.base import (
     together,
 )
 from roundweave.storage.places.schemes import place_of
-from roundweave.storage.values.digests import LARGEST, sealed, unsealed
+from roundweave.storage.values.digests import LARGEST_SEALED, sealed, unsealed
 from roundweave.storage.values.hashing import bytes_digest
 
 SUFFIX = ".zarr"
@@ -285,7 +285,7 @@ def _read_history(place: Place, alias: str) -> list[tuple[Holding, str]]:
 
 
 def _content(place: Place, alias: str, number: int) -> bytes:
-    return bytes(place.read(_key(alias, number), most=LARGEST) or b"")
+    return bytes(place.read(_key(alias, number), most=LARGEST_SEALED) or b"")
 
 
 def _entry(place: Place, alias: str, number: int, content: bytes) -> Holding:

@@ -147,7 +147,7 @@ def unsealed(form: type[Form], content: bytes | memoryview) -> Form:
 def read_sealed(form: type[Form], place: Place, key: str) -> Form | None:
     """The sealed document at a key; None where there is none or it is damaged."""
     try:
-        content = place.read(key, most=LARGEST)
+        content = place.read(key, most=LARGEST_SEALED)
         return None if content is None else unsealed(form, content)
     except PlaceError:
         raise
@@ -155,7 +155,7 @@ def read_sealed(form: type[Form], place: Place, key: str) -> Form | None:
         return None
 
 
-LARGEST = 1 << 20
+LARGEST_SEALED = 1 << 20
 """The most bytes of a sealed document, in which the text of a failure may be long."""
 
 

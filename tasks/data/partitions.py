@@ -322,7 +322,7 @@ class Partitions:
 
     def _dataset(self, partition: int) -> Dataset:
         apart = self.current(partition) if self.source.partitioned else None
-        return opened(self.source, apart, self.loading.bound)
+        return opened(self.source, apart, self.loading.held_bytes)
 
 
 def _labels(dataset: Dataset) -> np.ndarray | None:
@@ -356,7 +356,7 @@ def _known_options(partitions: Partitions) -> tuple[Sequence[str], Mapping[int, 
     names = source.names if isinstance(source, Each) else partitions.sites
     names = names if len({*names}) == len(names) else ()
     if split.deal.column:
-        dataset = opened(source, None, partitions.loading.bound)
+        dataset = opened(source, None, partitions.loading.held_bytes)
         rows = split.taking_part(Pool(np.arange(len(dataset.train)), columns=dataset.columns))
         names = tuple(map(str, np.unique(dataset.columns[split.deal.column][rows]).tolist()))
     numbers = {str(n): n for n in range(split.partitions)} | {name: n for n, name in enumerate(names)}

@@ -134,7 +134,7 @@ class Loading:
         return [name for name, given in vars(self).items() if name != "workers" and given is not None]
 
     @property
-    def bound(self) -> float:
+    def held_bytes(self) -> float:
         """How many bytes of data sets a process holds besides the one in use."""
         return 0 if not self.given else inf if self.memory is None else self.memory
 
@@ -159,7 +159,7 @@ class Reading:
     @property
     def dataset(self) -> Dataset:
         """What the source gives, which each process opens once."""
-        return opened(self.source, self.partition, self.loading.bound)
+        return opened(self.source, self.partition, self.loading.held_bytes)
 
     @property
     def part(self) -> Examples | Reader:

@@ -236,7 +236,7 @@ class Objective:
             layout = self.layout  # known before the network is built, which may be found by what was built last
             network = filled_network(self.model.build(), layout, state)
         else:
-            network = bound_network(*_skeleton(self.model), state)
+            network = network_holding(*_skeleton(self.model), state)
         if self.compiled:
             compile_network(network)
         return network
@@ -311,17 +311,17 @@ def packed_state(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> State:
     return State(params, buffers, frozen)
 
 
-def bound_network(skeleton: nn.Module, layout: Layout, state: State) -> nn.Module:
+def network_holding(skeleton: nn.Module, layout: Layout, state: State) -> nn.Module:
     """A copy of a network whose tensors are views of the state's vectors, as the layout says."""
-    bound = named_tensors(layout, state.params, state.buffers, state.frozen)
+    views_of = named_tensors(layout, state.params, state.buffers, state.frozen)
     # For objects in its memo deepcopy takes the given copy, so that tied tensors stay tied.
     memo: dict[int, Any] = {
-        id(old): hooked(nn.Parameter(bound[name], requires_grad=old.requires_grad), old)
+        id(old): hooked(nn.Parameter(views_of[name], requires_grad=old.requires_grad), old)
         for name, old in skeleton.named_parameters()
     }
-    memo |= {id(old): bound[name] for name, old in skeleton.named_buffers() if name in bound}
+    memo |= {id(old): views_of[name] for name, old in skeleton.named_buffers() if name in views_of}
     network: nn.Module = copied_module(skeleton, memo)
-    device = next(iter(bound.values())).device
+    device = next(iter(views_of.values())).device
     return network if device.type == "cpu" else network.to(device)  # buffers that no state holds are still here
 
 

@@ -24,7 +24,7 @@ import cloudpickle
 
 from roundweave.storage.errors import CODE_RAISES, CodeError, failing_as, one_line, reason
 from roundweave.storage.values.hashing import json_digest, text_digest
-from roundweave.tasks.own_code.modules import PREFIX, Imports, called, file_of, is_library, load, module_of
+from roundweave.tasks.own_code.modules import PREFIX, Imports, file_of, is_library, load, module_name, module_of
 
 Definitions = tuple[tuple[str, str], ...]
 
@@ -169,7 +169,7 @@ def _from_file(path: Path, name: str, reference: str, place: str = "") -> Code:
     try:
         source = path.read_text(encoding="utf-8")
         path = path.resolve()
-        module = called(path, source, place)
+        module = module_name(path, source, place)
         if is_library(path, place or module):
             return _of_library(Code(reference, name, "", module=place or module))
         folder = _folder(path, module)

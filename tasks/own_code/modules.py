@@ -37,7 +37,7 @@ def module_of(file: str) -> str:
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def called(path: Path, source: str, name: str = "") -> str:
+def module_name(path: Path, source: str, name: str = "") -> str:
     """A file's module name: `name` if it fits the path, else found by `__init__` files and relative imports."""
     package = path.name == "__init__.py"
     parts = (path.parent if package else path.with_suffix("")).parts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from roundweave.flows.plugins.retention.trimming import trim_server
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import cut, one_line
@@ -25,10 +24,8 @@ def remove_older(run: Run, retain: str, schedule: str) -> None:
             if each.stays not in ("", YOUNGER):
                 notice(f"{each.name} stays, though retain is {retain}: {each.stays}")
         gone = [each for each in done if not each.stays]
-        trimmed = trim_server(run.root, span_seconds(retain))
-        freed = f"{sum(each.bytes for each in gone) / 1e6:.3g} MB"
-        if gone or trimmed:
-            names = ", ".join(cut([each.name for each in gone])) or "no run"
-            notice(f"retain {retain} removed {names}, {freed}; of Prefect's reports {trimmed / 1e6:.3g} MB")
+        if gone:
+            freed = f"{sum(each.bytes for each in gone) / 1e6:.3g} MB"
+            notice(f"retain {retain} removed {', '.join(cut([each.name for each in gone]))}, {freed}")
     except Exception as error:  # noqa: BLE001 - nothing of it may fail the training
         notice(f"not all older runs were removed ({one_line(error)}); the run itself is not affected")

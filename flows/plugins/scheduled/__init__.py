@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from roundweave.flows.config.base import Skipped, checked_by
 from roundweave.flows.plugin import Plugin
@@ -31,6 +31,10 @@ def _check_timezone(name: str) -> None:
         raise ValueError(f"{name!r} is no time zone; {hint}") from error
 
 
+Skips = Annotated[bool | Literal["skip"] | None, AfterValidator(bool)]
+"""A switch, which is also turned on by the word skip."""
+
+
 class Scheduled(Plugin):
     """Trains a configuration again and again: dated names, and what to do where nothing is new."""
 
@@ -47,12 +51,11 @@ class Scheduled(Plugin):
         "machine's",
         json_schema_extra={"flags": ["train", "plan"]},
     )
-    on_unchanged: Literal["skip"] | None = Field(
-        default=None,
-        description="where the examples are those of the run that start_from names: nothing is trained",
+    on_unchanged: Skips = Field(
+        default=False, description="skip: train nothing on the examples of the run that start_from names"
     )
-    on_busy: Literal["skip"] | None = Field(
-        default=None, description="where another process writes the run: end without a failure"
+    on_busy: Skips = Field(
+        default=False, description="skip: end without a failure where another process writes the run"
     )
 
     def fits(self, config: TrainConfig) -> None:

@@ -23,7 +23,7 @@ from roundweave.storage.values.state import Layout, State
 from roundweave.storage.values.tensors import Record
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.tensor_parallel.shares import Shares, even
-from roundweave.tasks.networks.objective import ModelSpec, Objective, bound_network
+from roundweave.tasks.networks.objective import ModelSpec, Objective, network_holding
 from roundweave.tasks.numerics.pinning import derive_seed
 
 
@@ -308,7 +308,7 @@ class ShareObjective(Objective):
     def over(self, state: State) -> nn.Module:
         """The rank's share of a network in training mode, whose tensors are views of its share of a state."""
         skeleton = _skeleton(self.model) if self.apart else self.built
-        network = bound_network(skeleton, self.layout, state)
+        network = network_holding(skeleton, self.layout, state)
         exchange, shares = Exchange(self.group), self.shares
         for count in shares.counts:
             setattr(network.get_submodule(count.module), count.attribute, count.values[self.group.rank])

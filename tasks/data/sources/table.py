@@ -109,7 +109,7 @@ SOURCES: Mapping[str, Entry] = {
     "zarr": Entry("the arrays inputs and targets of a group", ".data.sources.arrays:Zarr", "URL"),
     "text": Entry("the next character, in windows of 64 or TIME", ".data.sources.text:characters", "FILE[:TIME]"),
 }
-OWN = Entry("the user's function", ".data.sources.own:Own")
+OWN_SOURCE = Entry("the user's function", ".data.sources.own:Own")
 
 
 Data = str | Code | tuple[str | Code, ...]
@@ -146,7 +146,7 @@ def find_source(
         distinct = names if len({*names}) == len(names) else ()
         return Each(tuple(find_source(one, target, by, hash_data, options) for one in data), distinct)
     kept = keep_source(data)
-    entry, given = (OWN, kept) if isinstance(kept, Code) else find("data", kept, SOURCES)
+    entry, given = (OWN_SOURCE, kept) if isinstance(kept, Code) else find("data", kept, SOURCES)
     build: Callable[..., Source] = entry.load()
     parameters = inspect.signature(build).parameters
     if target is not None and "target" not in parameters:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from roundweave.tasks.matching.groups import Tensors
 from roundweave.tasks.matching.unofficial import OpOverload, arguments, operation_name
 
-LARGEST = 1 << 24
+MOST_NUMBERS = 1 << 24
 """The most numbers of a layer's inputs that are written as rows at once."""
 
 
@@ -84,7 +84,7 @@ class Layer:
         for size in self.window.size if self.window else ():
             copies *= size
         values = values if self.window else values.flatten(0, -2)
-        for part in values.split(max(1, LARGEST // max(1, values[0].numel() * copies))):
+        for part in values.split(max(1, MOST_NUMBERS // max(1, values[0].numel() * copies))):
             rows = part.double()
             rows = self.window.seen(rows, self.groups) if self.window else rows[None]
             yield rows if self.bias is None else functional.pad(rows, (0, 1), value=1.0)

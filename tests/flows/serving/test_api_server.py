@@ -118,6 +118,16 @@ def test_servers_that_start_at_once_make_one_sound_template(tmp_path, monkeypatc
     assert "flow" in tables(template)
 
 
+@pytest.mark.parametrize(("most", "left"), [(99, b""), (100, b"x" * 100)])
+def test_a_new_server_empties_a_large_log(tmp_path, monkeypatch, most, left) -> None:
+    monkeypatch.setattr(api_server, "LARGEST_LOG", most)
+    monkeypatch.setattr(os, "dup2", lambda *files: None)
+    log = tmp_path / "server.log"
+    log.write_bytes(b"x" * 100)
+    api_server.log_to(log)
+    assert log.read_bytes() == left
+
+
 def test_a_server_that_was_begun_before_its_root_was_known_serves_its_first_root(monkeypatch, tmp_path) -> None:
     """However many commands of one process have begun one."""
     for name in [name for name in os.environ if name.startswith("PREFECT")]:

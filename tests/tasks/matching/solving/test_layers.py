@@ -47,7 +47,7 @@ def test_many_rows_come_in_parts(monkeypatch) -> None:
     convolution, inputs = nn.Conv2d(2, 3, 3), torch.randn(5, 2, 6, 6)
     (layer,) = layers_of(convolution, (inputs,)).values()
     (whole,) = layer.rows(inputs)
-    monkeypatch.setattr("roundweave.tasks.matching.solving.layers.LARGEST", 2 * 36 * 9 * 2)
+    monkeypatch.setattr("roundweave.tasks.matching.solving.layers.MOST_NUMBERS", 2 * 36 * 9 * 2)
     parts = list(layer.rows(inputs))
     assert len(parts) == 3
     assert torch.equal(torch.cat(parts, 1), whole)
