@@ -206,7 +206,7 @@ class WorkerPool:
 
     def key(self, job: Job, kind: str, round: int, block: int | str | tuple[int, ...] = 0) -> Key:
         """The key of a task, which differs from all keys before the last `forget`."""
-        return kind, f"{job.attempt.token}-{self._spread}-{job.blocks}", round, block
+        return kind, f"{job.attempt.token}-{self._spread}-{job.blocks}{job.asked}", round, block
 
     def shared(self, job: Job) -> Future[Any]:
         """A future of the job, which is sent to the cluster once."""

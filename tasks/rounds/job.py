@@ -314,6 +314,12 @@ class Job:
         return self.work.split(round) if self.work.cohort(round) is None or self.work.rotating else round
 
     @property
+    def asked(self) -> str:
+        """What tells this job from others of its attempt whose rounds ask other partitions; empty if none do."""
+        cohort = self.work.partitions.cohort
+        return f"-{min(cohort.rounds, default=0)}" if isinstance(cohort, Asked) else ""
+
+    @property
     def waits_for_all(self) -> bool:
         """Whether a round needs an answer of each partition that takes part, and these are known beforehand."""
         return self.patience == FOREVER and not self.work.drawn_from_present
