@@ -30,6 +30,7 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.weights
 
 # More processes than the cores of a small machine, since tests often wait; those that share a server share one.
 # Bytecode is kept, also where the environment says not to, since hundreds of processes would compile it again.
