@@ -18,7 +18,6 @@ from pydantic_core import PydanticUndefined
 
 from roundweave.flows.config.algorithms import EVERY_OPTION, Named, algorithm_table, option_fields
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.forking import fork
 from roundweave.storage.errors import RoundweaveError, UsageError
 from roundweave.storage.parsing import from_json
 from roundweave.tasks.algorithms.table import TABLES
@@ -84,6 +83,8 @@ def _algorithm(words: Sequence[str]) -> str | Code | None:
             name: str | Code = algorithm_table(given)["name"]
             return name
     if "--from" in values:
+        from roundweave.flows.forking import fork  # few commands fork
+
         return fork(values["--from"], values.get("--root"), "--trust" in words).algorithm.name
     return None
 

@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from roundweave.flows.config.base import checked_by
 from roundweave.flows.plugin import Plugin
-from roundweave.flows.plugins.exports.places import Exports, check_export, joined
+from roundweave.storage.errors import UsageError, near
 from roundweave.storage.parsing import at_commas
+from roundweave.storage.places.base import as_path, scheme_of
 
 if TYPE_CHECKING:
     from roundweave.flows.config.train import TrainConfig
     from roundweave.flows.stored import Run
+
+
+PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
+"""The packages that trackers need, by the tracker's name, which is the module's."""
+
+
+def goes_to_folder(to: str) -> bool:
+    """Whether an export that goes to no tracker goes to a folder, or else to a file; raises `UsageError`."""
+    from roundweave.storage.checkpoints.writing import is_folder  # slow to import, and most runs export nothing
+
+    folder = is_folder(to)
+    if folder and "/" not in to and not as_path(to).is_dir() and (close := near(to, PACKAGES)):
+        raise UsageError(f"{to} is no tracker; did you mean {close[0]}? A folder of that name is {to}/")
+    return folder
+
+
+Known = Annotated[str, checked_by(lambda to: to in PACKAGES or goes_to_folder(to))]
+Exports = Annotated[tuple[Known, ...], BeforeValidator(at_commas)]
+"""Folders, files and trackers, or a text of them at commas."""
+
+
+def joined(folder: Path, to: str) -> str:
+    """Join a folder or a file of an export to a folder, with the slash at its end; trackers are unchanged."""
+    elsewhere = not to or to in PACKAGES or scheme_of(to) or Path(to).is_absolute()
+    return to if elsewhere else f"{folder}/{to}"
+
+
+def not_installed(package: str) -> UsageError:
+    """The error for a package that is needed and is not there."""
+    return UsageError(f"{package} is not installed; `pip install {package}`")
+
+
+def check_export(to: str, replace: bool = True) -> None:
+    """Raise `UsageError` if nothing can be exported there; an earlier export is replaced only with `replace`."""
+    if to in PACKAGES:
+        if find_spec(to) is None:
+            raise not_installed(PACKAGES[to])
+        return
+    from roundweave.storage.checkpoints.writing import check_folder, check_place  # slow to import
+
+    (check_folder if goes_to_folder(to) else check_place)(to, replace)
 
 
 class Export(Plugin):

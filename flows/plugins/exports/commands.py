@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roundweave.flows.plugins.exports.places import check_export, goes_to_folder
+from roundweave.flows.plugins.exports import check_export, goes_to_folder
 from roundweave.flows.plugins.exports.trackers import TRACKERS, tracked
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import open_run

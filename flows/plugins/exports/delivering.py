@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from roundweave.flows.plugins.exports.places import Exports
+from roundweave.flows.plugins.exports import Exports
 from roundweave.flows.plugins.exports.trackers import TRACKERS, tracked
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from roundweave.flows.plugins.exports.places import goes_to_folder
+from roundweave.flows.plugins.exports import goes_to_folder
 from roundweave.flows.plugins.exports.report import ENVIRONMENT
 from roundweave.flows.plugins.exports.trackers import installed
 from roundweave.flows.reporting.listening import shown

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from roundweave.flows.plugins.exports.places import not_installed
+from roundweave.flows.plugins.exports import not_installed
 from roundweave.storage.errors import PlaceError, UsageError, failing_as, one_line
 from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.runs.listing import flat_config

@@ -94,7 +94,7 @@ def test_what_cannot_be_exported_is_refused_before_the_training(tmp_path, monkey
     with pytest.raises(UsageError, match="others holds what no export wrote"):
         check(night(name="first", export="others"))  # as serving begins
     assert night(export="out/{date:%Y.%m.%d}/").export == ("out/{date:%Y.%m.%d}/",)
-    monkeypatch.setattr("roundweave.flows.plugins.exports.places.find_spec", lambda name: None)
+    monkeypatch.setattr("roundweave.flows.plugins.exports.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="mlflow-skinny is not installed; `pip install mlflow-skinny`"):
         trained(name="first", export="mlflow")
     assert not (tmp_path / "runs").exists()
