@@ -216,11 +216,7 @@ class StoredRun:
         return read_section(self._place, name, self.done, self.chain) if self._store.has_sections else None
 
     def write_section(self, name: str, content: Any) -> None:
-        """Write JSON of the newest round as a section of the run's record, where `section` reads it.
-
-        Each round has its own. The section is a file of its own that `verify`, `cp` and `rm` treat as the rest.
-        Raises `UsageError` for a name that no section can have.
-        """
+        """Write JSON as a section of the newest round; raises `UsageError` for a name that no section can have."""
         write_section(self._place, name, self.done, self.chain, content)
         self._store.has_sections = True
 

@@ -216,9 +216,9 @@ def begun(task: Task, root: Path, name: str) -> tuple[dict[str, Any], training.S
     if not how.startswith("fork"):
         return {"start_from": place}, alone
     if how == "fork":
-        return {"start_from": find_fork(run, at)}, replace(state, train_loss={}, own={})
+        return {"start_from": find_fork(run, at, open_run)}, replace(state, train_loss={}, own={})
     alone.memory = {slot: of for slot, of in state.memory.items() if slot not in ("control", "h")}
-    return {"start_from": find_fork(run, at), "split_seed": task.drawn["seed"] + 1}, alone
+    return {"start_from": find_fork(run, at, open_run), "split_seed": task.drawn["seed"] + 1}, alone
 
 
 def compare(which: int, root: Path, executor: Executor | None = None, crossed: bool = False) -> Result:

@@ -1,0 +1,89 @@
+"""A sampler of the user's says whom each round asks; it may see the rounds before, and replays go by the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import roundweave as rw
+from roundweave.flows.planning.plan import plan
+from roundweave.flows.training.rounds import train_rounds
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.executors.graph import GraphExecutor
+from roundweave.tasks.executors.inline import InlineExecutor
+from roundweave.tasks.executors.ranks import RanksExecutor
+
+SOURCE = """
+from dataclasses import dataclass
+from typing import ClassVar
+import roundweave as rw
+
+@dataclass(frozen=True)
+class Lowest(rw.Sampler):
+    '''Those that were asked the longest ago, and of these those of the lowest numbers.'''
+    size: int
+    sees: ClassVar[bool] = True
+
+    def draw(self, seed, round, sizes, present=None, before=None):
+        last = {p: commit.round for commit in before for p in commit.updates}
+        return sorted(range(len(sizes)), key=lambda p: (last.get(p, 0), p))[: self.size]
+
+@dataclass(frozen=True)
+class Turns(rw.Sampler):
+    '''Two in turn, by the number of the round.'''
+    size: int
+    def draw(self, seed, round, sizes, present=None, before=None):
+        assert before is None
+        return [(round + each) % len(sizes) for each in range(self.size)]
+
+class Longest(rw.Plugin):
+    decides = True
+    most: int
+    def plan(self, plan):
+        return plan.fill("most", sampler=Lowest(self.most))
+
+class InTurn(rw.Plugin):
+    decides = True
+    def plan(self, plan):
+        return plan.fill("in_turn", sampler=Turns(2))
+"""
+FIELDS = {"partitions": 5, "rounds": 4, "local_steps": 2, "window": 3}
+ASKED = {"Longest": [[0, 1], [2, 3], [0, 4], [1, 2]], "InTurn": [[1, 2], [2, 3], [3, 4], [0, 4]]}
+
+
+@pytest.fixture
+def config(own, tmp_path: Path):
+    """A configuration with one of the plugins."""
+
+    def made(sampler: str, **fields: object) -> rw.TrainConfig:
+        options = {"most": 2} if sampler == "Longest" else {}
+        plugin = {"name": f"{own(SOURCE, 'samplers')}:{sampler}", **options}
+        return rw.TrainConfig(**FIELDS | {"root": tmp_path / "runs", "plugins": [plugin]} | fields)
+
+    return made
+
+
+@pytest.mark.parametrize("sampler", ASKED)
+def test_whom_a_round_asks_does_not_depend_on_the_executor_and_is_replayed(config, client, sampler: str) -> None:
+    runs = []
+    for kind in ("inline", "graph"):
+        executor = {"graph": GraphExecutor, "ranks": RanksExecutor}.get(kind, lambda _: InlineExecutor())(client)
+        runs.append(train_rounds(plan(config(sampler, executor=kind, name=kind)), None, executor))
+    for run in runs:
+        assert [sorted(run.round(number).commit.updates) for number in range(1, 5)] == ASKED[sampler]
+        assert run.replay("all").identical
+        assert run.verify().sound
+    assert len({run.digest for run in runs}) == 1
+    again = plan(config(sampler, executor="inline", name="inline", rounds=5))
+    resumed = train_rounds(again, None, InlineExecutor())
+    assert sorted(resumed.round(5).commit.updates) == {"Longest": [0, 3], "InTurn": [0, 1]}[sampler]
+    (kept,) = resumed.recombine(2, without=ASKED[sampler][1][:1]).rounds
+    assert kept.score != kept.original
+
+
+def test_what_has_no_place_for_a_sampler_is_refused(config) -> None:
+    with pytest.raises(UsageError, match=r"^most and cohort both decide the sampler; leave one of them out$"):
+        plan(config("Longest", cohort=2))
+    with pytest.raises(UsageError, match="^in_turn draws rounds, and a parameter server has none"):
+        plan(config("InTurn", algorithm="fed_buff", buffer=2, executor="inline"))
