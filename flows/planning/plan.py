@@ -5,10 +5,10 @@ All mistakes that can be found without other processes are reported here, in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.recorded import check_changed, check_same_examples, check_same_experiment, differences
@@ -16,7 +16,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, with_server
 from roundweave.flows.planning.dealing import deal
 from roundweave.flows.planning.naming import address_of_run, scheduled
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import PluginFailed, UsageError, failing_as, located
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import RECORDED, run_name
@@ -29,6 +29,8 @@ from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
+
+T = TypeVar("T")
 
 Check = Callable[[Any], None]
 """Raises an error for what is `Described` and may not be trained."""
@@ -120,9 +122,7 @@ def plan(config: TrainConfig, more: Sequence[Any] = ()) -> Plan:
     name is of another experiment, and `Skipped` if the configuration says that there is nothing to do.
     """
     forget_examples()  # this process may have trained before on a file that was written anew
-    for plugin in (*active_plugins(config), *more):
-        config = plugin.configure(config)
-    config, run = scheduled(config)
+    config, run = scheduled(configure(config, more))
     planned = plan_rounds(config, run)
     beside = [plugin for plugin in active_plugins(planned.config) if not plugin.decides]
     planned = _with_plugins(planned, [*beside, *more])
@@ -134,6 +134,11 @@ def plan(config: TrainConfig, more: Sequence[Any] = ()) -> Plan:
         raise UsageError(f"{run.name} goes by best = {best}, not {config.best}; leave it out, or name another")
     config = planned.config.model_copy(update={"best": best})
     return replace(planned, config=config, checks=(*planned.checks, partial(_check_examples, run)))
+
+
+def configure(config: TrainConfig, more: Iterable[Any] = ()) -> TrainConfig:
+    """The configuration as its plugins, and `more`, have it before anything is planned."""
+    return _through(config, (*active_plugins(config), *more), "configure")
 
 
 def _check_examples(run: StoredRun, described: Any) -> None:
@@ -167,9 +172,20 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None) -> Plan:
 
 
 def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
-    for plugin in plugins:
-        planned = plugin.plan(planned)
+    planned = _through(planned, plugins, "plan")
     return replace(planned, plugins=(*planned.plugins, *plugins))
+
+
+def _through(value: T, plugins: Iterable[Any], hook: str) -> T:
+    """What a hook of each plugin in turn makes of a value; raises `PluginFailed`, and what plugins refuse."""
+    for plugin in plugins:
+        failed = f"plugin {plugin.label()} failed"
+        with failing_as(lambda error, failed=failed: PluginFailed(f"{failed} with {located(error)}")):  # type: ignore[misc]
+            found = getattr(plugin, hook)(value)
+        if not isinstance(found, type(value)):
+            raise PluginFailed(f"{failed}: {hook} must return a {type(value).__name__}, not {found!r}")
+        value = found
+    return value
 
 
 def _order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:

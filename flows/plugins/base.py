@@ -76,4 +76,4 @@ class Plugin(Config):
 
     def given(self) -> dict[str, Any]:
         """The options that are not at their defaults."""
-        return {name: value for name, value in self if value != type(self).model_fields[name].default}
+        return {name: value for name, value in self if value != type(self).model_fields[name].get_default()}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from roundweave.flows.config.dates import dated, is_dated
-from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe_here
 from roundweave.flows.planning.naming import is_alias, is_pattern, scheduled
-from roundweave.flows.planning.plan import Plan, plan, plan_rounds
+from roundweave.flows.planning.plan import Plan, configure, plan, plan_rounds
 from roundweave.flows.plugins.base import Plugin
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.reporting.log_file import LogFile
@@ -36,8 +35,7 @@ def check(config: TrainConfig) -> None:
     """
     if config.log_file:
         LogFile(config.log_file).close()
-    for plugin in active_plugins(dated(config)):
-        plugin.configure(dated(config))
+    configure(dated(config))
     daily = is_dated(config.data) or is_dated(config.data_options)
     if is_pattern(config.start_from) or is_alias(config):
         config = config.model_copy(update={"start_from": None})

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
 from roundweave.storage.errors import UsageError
-from roundweave.storage.parsing import Round
+from roundweave.storage.parsing import Round, mistakes_as, validated
 from roundweave.storage.places.base import Place
-from roundweave.storage.values.digests import read_sealed, sealed
+from roundweave.storage.values.digests import LARGEST, read_sealed, sealed, unsealed
 
 FOLDERS = ("sections", "judgements")
 """The folders of sections beside the records; the second is that of older runs' judgements."""
@@ -44,6 +46,19 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """Which plugin ended a training that was to have so many rounds, and why."""
+
+    by: str
+    why: str
+    rounds: Round
+
+
+FORMS: dict[str, Any] = {JUDGEMENT: Judgement, ENDING: Ending}
+"""The forms of the sections that the project itself reads; others hold any JSON."""
+
+
+@dataclass(frozen=True)
 class _Judged:
     """The judgement of a round as older runs have it."""
 
@@ -65,12 +80,31 @@ def read_section(place: Place, name: str, round: int, chain: str) -> Any:
     """What was written of a round whose record has this chain; None where nothing was, or it is damaged."""
     section = read_sealed(Section, place, key_of(name, round))
     if section and (section.name, section.round, section.chain) == (name, round, chain):
-        return section.content
+        return section.content if _has_form(section) else None
     older = read_sealed(_Judged, place, f"commits/judgements/{round}.json") if name == JUDGEMENT else None
     known = older and (older.round, older.chain) == (round, chain)
     return {"accepted": older.accepted, "reasons": older.reasons} if older and known else None
 
 
 def write_section(place: Place, name: str, round: int, chain: str, content: JsonValue) -> None:
-    """Write what is to be known of a round, which survives a power loss."""
-    place.write(key_of(name, round), sealed(Section(name, round, chain, content)), durable=True)
+    """Write what is to be known of a round, which survives a power loss.
+
+    Raises `UsageError` for a name that no section can have, and for what could not be read again.
+    """
+    key, section = key_of(name, round), Section(name, round, chain, content)
+    with mistakes_as(
+        lambda error: UsageError(f"section {name} cannot be written: {error}; give JSON of a megabyte at most"),
+        (TypeError, ValueError),
+    ):
+        text = sealed(section)
+        if len(text) > LARGEST or not _has_form(unsealed(Section, text)):
+            raise ValueError(f"{len(text)} bytes" if len(text) > LARGEST else "it has another form")
+    place.write(key, text, durable=True)
+
+
+def _has_form(section: Section) -> bool:
+    """Whether the content of a section that the project itself reads has that section's form."""
+    form = FORMS.get(section.name)
+    with suppress(ValueError):
+        return form is None or bool(validated(form, json.dumps(section.content)))
+    return False

@@ -296,7 +296,7 @@ class RunFacts:
         """Write JSON of the newest round as a section of the run's record, where `section` reads it.
 
         Each round has its own. The section is a file of its own that `verify`, `cp` and `rm` treat as the rest.
-        Raises `UsageError` for a name that no section can have.
+        Raises `UsageError` for a name that no section can have, and for what is no JSON of a megabyte at most.
         """
         write_section(self._place, name, self.done, self.chain, content)
         self._store.has_sections = True
