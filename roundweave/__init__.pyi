@@ -1,8 +1,8 @@
 """The names of the facade, and where each is defined; the facade loads them when they are first used."""
 
+from .flows.config.composed import TrainConfig as TrainConfig
+from .flows.config.composed import fork as fork
 from .flows.config.merging.merge import MergeConfig as MergeConfig
-from .flows.config.recorded import fork as fork
-from .flows.config.train import TrainConfig as TrainConfig
 from .flows.evidence.differing import diff as diff
 from .flows.evidence.recombining import RecombineConfig as RecombineConfig
 from .flows.evidence.recombining import recombine as recombine

@@ -49,6 +49,13 @@ class Plan:
     examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
+
+    Example:
+        >>> class LowLoss(rw.Plugin):
+        ...     least: float = 0.1
+        ...     def plan(self, plan):
+        ...         return plan.add(stops=lambda commit: "low loss" if commit.score.loss < self.least else None)
+        >>> run = rw.train(rw.TrainConfig(executor="inline", rounds=1), bar=False, plugins=[LowLoss()])
     """
 
     config: TrainConfig

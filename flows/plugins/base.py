@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from roundweave.flows.config.base import Config
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.config.composed import TrainConfig
     from roundweave.flows.planning.plan import Plan
     from roundweave.flows.stored import Run
     from roundweave.storage.rounds.commits import Commit

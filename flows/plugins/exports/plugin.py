@@ -12,7 +12,7 @@ from roundweave.flows.plugins.exports.places import Exports, check_export, joine
 from roundweave.storage.parsing import at_commas
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.config.composed import TrainConfig
     from roundweave.flows.stored import Run
 
 

@@ -16,7 +16,7 @@ from roundweave.storage.runs.aliases import aliases
 from roundweave.storage.runs.names import is_run, run_address, stored_round
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.config.composed import TrainConfig
     from roundweave.flows.planning.describing import Described
     from roundweave.flows.planning.plan import Plan
     from roundweave.flows.stored import Run
