@@ -134,4 +134,5 @@ def active_plugins(config: Any) -> Iterator[Any]:
         made = plugin(**{name: getattr(config, name) for name in plugin.model_fields})
         if plugin.always or made.given():
             yield made
-    yield from (own.made() for own in config.plugins)
+    # A name alone stands for a long pickle in what Prefect shows.
+    yield from (own.made() for own in config.plugins if isinstance(own.name, Code))

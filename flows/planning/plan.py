@@ -37,7 +37,7 @@ Check = Callable[[Any], None]
 
 
 Stop = Callable[[Commit], str | None]
-"""Says why training ends after a commit, from the commit alone; None if it goes on."""
+"""Says why training ends after a commit, from its round, score, best and since_best alone; None if it goes on."""
 
 
 @dataclass(frozen=True)

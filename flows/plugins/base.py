@@ -74,6 +74,11 @@ class Plugin(Config):
         """The name to show to people."""
         return cls.__name__
 
+    @property
+    def may_end(self) -> bool:
+        """Whether it may end the training after any round."""
+        return type(self).committed is not Plugin.committed and not self.watches
+
     def given(self) -> dict[str, Any]:
         """The options that are not at their defaults."""
         return {name: value for name, value in self if value != type(self).model_fields[name].get_default()}

@@ -135,6 +135,8 @@ def prepared(
             "best": config.best or "loss",
             "keep": keep,
             "stops": plan.stops,
+            "code": tuple(plugin.code for plugin in config.plugins),
+            "may_go_ahead": not any(plugin.may_end for plugin in plan.plugins),
         }
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
         job = Job(work, attempt, plan.order, shard=store.schema.shard)

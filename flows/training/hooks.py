@@ -29,7 +29,7 @@ class Hooks:
     @property
     def may_end(self) -> bool:
         """Whether a plugin may end the training after any round."""
-        return not all(plugin.watches for plugin in self._watching)
+        return any(plugin.may_end for plugin in self._plugins)
 
     def began(self, rounds: int) -> None:
         """The run is open; it is over where a plugin ended it before, unless more rounds are wanted now."""

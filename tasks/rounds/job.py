@@ -218,14 +218,16 @@ AUTO_DEADLINE = "auto"
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Attempt(WithCode):
     """One process's attempt to run rounds: where it stores them, how many, and when it ends early.
 
     `store` is the run's address. `token` and `epoch` are those of the lease by which it alone may write. `rounds`
     is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every`
     rounds, and `keep` says what is written of them. `best` names the score by which rounds are compared. The
     attempt ends early after a commit for which one of `stops` says why. A round waits no longer for its partitions
-    than `deadline` seconds, or than is usual if that is `AUTO_DEADLINE`. `executor` is the name of what runs it.
+    than `deadline` seconds, or than is usual if that is `AUTO_DEADLINE`. Where it `may_go_ahead`, rounds may be
+    computed before the commits of those before them were seen here. `executor` is the name of what runs it, and
+    `code` that by which `stops` are defined.
     """
 
     store: str
@@ -238,6 +240,8 @@ class Attempt:
     deadline: float | str | None = None
     fsync: bool = False
     keep: Keep = field(default_factory=All)
+    may_go_ahead: bool = True
+    code: tuple[Code, ...] = ()
     executor: str = ""
     started: float = field(default_factory=time.time)
 

@@ -53,6 +53,25 @@ class Ends(rw.Plugin):
         return f"that was round {self.at}" if commit.round >= self.at else None
 
 
+@dataclass(frozen=True)
+class Rule:
+    """Ends the training after a round, as whoever commits it asks."""
+
+    at: int
+
+    def __call__(self, commit):
+        return f"that was round {self.at}" if commit.round >= self.at else None
+
+
+class Ruled(rw.Plugin):
+    """Adds a rule to those by which a commit may be the last."""
+
+    at: int
+
+    def plan(self, plan):
+        return plan.add(stops=Rule(self.at))
+
+
 class Watches(Ends):
     """Says that it never ends the training, and does."""
 

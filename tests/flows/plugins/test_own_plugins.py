@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.reporting.reporter import LARGEST, without_pickles
 from roundweave.storage.errors import ExperimentDiffers, PluginFailed, RoundFailed
 from tests.commands import plain_command
 from tests.flows.command.in_process import said
@@ -140,6 +142,18 @@ def test_a_text_ends_the_training_at_that_very_round_until_more_are_wanted(execu
     assert rw.open_run("a").verify().sound
 
 
+def test_ranks_do_not_go_ahead_of_a_plugin_that_may_end_the_training(client) -> None:
+    with client.as_current():
+        assert trained(Ends(at=2), executor="ranks", rounds=9).done == 2
+
+
+@pytest.mark.parametrize("executor", ["inline", "graph"])
+def test_a_rule_of_a_file_ends_the_training_where_rounds_are_committed(executor: str, client, mine) -> None:
+    with client.as_current():
+        run = trained(executor=executor, rounds=9, plugins=[{"name": f"{mine}:Ruled", "at": 2}])
+    assert (run.done, run.stop) == (2, "that was round 2")
+
+
 def test_who_only_watches_ends_nothing() -> None:
     with pytest.raises(PluginFailed, match="watches = True says that it never ends the training"):
         trained(Watches(at=1))
@@ -205,6 +219,15 @@ def test_what_decides_bits_is_kept_in_the_run_and_goes_along(mine, capsys) -> No
     child = rw.train(rw.fork("a@2", rounds=1, name="child", executor="inline"), bar=False)
     assert child.replay("all").identical
     assert [each["size"] for each in child.config["plugins"]] == [0.01]
+
+
+def test_what_prefect_shows_has_a_name_in_place_of_a_long_pickle() -> None:
+    text = "x " * LARGEST
+    local = type(
+        "Local", (rw.Plugin,), {"decides": True, "plan": lambda self, plan: text and plan, "__module__": "m"}
+    )
+    shown = without_pickles(rw.TrainConfig(plugins=[local]))
+    assert TypeAdapter(rw.TrainConfig).validate_python(shown).plugins[0].name == "Local"
 
 
 @pytest.mark.parametrize("given", [[], [Noise(size=0.02)]])
