@@ -39,8 +39,9 @@ def fork(place: str, root: Where | None = None, trust: bool = False, **changes: 
 """
 
 OWN = "Callable[..., Any]"
-TAKEN = {ByteSize: ["int", "str"], Path: ["Path", "str"], Code: [OWN], Named: ["str", OWN, "Mapping[str, Any]"]}
-TAKEN |= {OwnPlugin: ["str", "type[Plugin]", "Mapping[str, Any]"]}
+TAKEN = {kind: [kind.__name__] for kind in (int, float, bool, str)} | {ByteSize: ["int", "str"], Code: [OWN]}
+TAKEN |= {Named: ["str", OWN, "Mapping[str, Any]"], OwnPlugin: ["str", "type[Plugin]", "Mapping[str, Any]"]}
+TAKEN |= {Path: ["Path", "str"], type(None): ["None"]}
 """What `TrainConfig` takes in place of these classes."""
 
 
@@ -58,17 +59,13 @@ def _alternatives(kind: Any, taken: bool, metadata: Any = ()) -> Iterator[str]:
             yield from (text for part in parts for text in _alternatives(part, taken))
         case typing.Literal:
             yield f"Literal[{', '.join(map(repr, parts))}]"
-        case builtins.tuple if parts[-1] is ... and taken:
-            yield f"Sequence[{shown(parts[0], taken)}]"
         case builtins.tuple:
-            yield f"tuple[{', '.join('...' if part is ... else shown(part, taken) for part in parts)}]"
+            kinds = ["..." if part is ... else shown(part, taken) for part in parts]
+            yield f"Sequence[{kinds[0]}]" if taken and "..." in kinds else f"tuple[{', '.join(kinds)}]"
         case builtins.dict:
             yield "Mapping[str, Any]" if taken else "dict[str, Any]"
-        case _ if kind is type(None):
-            yield "None"
         case _:
-            known = kind in (int, float, bool, str) or not taken
-            yield from [kind.__name__] if known else TAKEN.get(kind, ["Any"])
+            yield from TAKEN.get(kind, ["Any"]) if taken or kind is type(None) else [kind.__name__]
     if taken and any(isinstance(each, BeforeValidator) for each in metadata):
         yield "str"
 
@@ -78,8 +75,8 @@ def stub() -> str:
     fields = composed.TrainConfig.model_fields
     kinds = {name: shown(field.annotation, True, field.metadata) for name, field in sorted(fields.items())}
     options = ", ".join(f"{name}: {kind} = ..." for name, kind in (kinds | {"root": "str | Path"}).items())
-    added = [name for plugin in plugin_classes() for name in plugin.model_fields]
-    holds = [f"{name}: {shown(fields[name].annotation, taken=False)}" for name in added]
+    added = {name: field for plugin in plugin_classes() for name, field in plugin.model_fields.items()}
+    holds = [f"{name}: {shown(field.annotation, taken=False)}" for name, field in added.items()]
     return TEXT.format(fields="\n    ".join(holds), options=options)
 
 
