@@ -64,7 +64,7 @@ def with_plugins(decides: bool) -> Callable[[T], T]:
         added: dict[str, Any] = {}
         owners = dict.fromkeys(EVERY_OPTION, "an algorithm") | dict.fromkeys(base.model_fields, base.__name__)
         for plugin in plugin_classes():
-            place = f"{plugin.__module__}:{plugin.__qualname__}"
+            place = plugin.place()
             for name, field in plugin.model_fields.items():
                 if name in owners:
                     raise UsageError(f"plugin {place} has an option {name}, as {owners[name]} has; rename it")

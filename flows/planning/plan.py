@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from roundweave.flows.config.plugins import active_plugins
+from roundweave.flows.config.plugins import active_plugins, plugin_classes
 from roundweave.flows.config.recorded import check_changed, check_same_examples, check_same_experiment, differences
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, with_server
@@ -112,6 +112,12 @@ class Plan:
         return [section for plugin in self.plugins for section in plugin.awaits()]
 
     @property
+    def decided_by(self) -> list[str]:
+        """The installed packages' plugins that decide bits, whose code the run does not keep."""
+        deciding = {type(plugin) for plugin in self.plugins if plugin.decides}
+        return [kind.place() for kind in plugin_classes() if kind in deciding and not kind.is_ours()]
+
+    @property
     def name(self) -> str:
         """The name of the run."""
         return run_name(self.address)
@@ -175,7 +181,11 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None) -> Plan:
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = replace(deal(config, config.dtype, begun), cohort=config.drawn, seed=config.seed)
     planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm))
-    return _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
+    planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
+    recorded: list[str] = run.attributes.get("decided_by", []) if run else []
+    if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
+        raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
+    return planned
 
 
 def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:

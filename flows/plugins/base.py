@@ -74,6 +74,16 @@ class Plugin(Config):
         """The name to show to people."""
         return cls.__name__
 
+    @classmethod
+    def place(cls) -> str:
+        """Where the class is defined."""
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+    @classmethod
+    def is_ours(cls) -> bool:
+        """Whether it is one of this package."""
+        return cls.__module__.startswith("roundweave.")
+
     @property
     def may_end(self) -> bool:
         """Whether it may end the training after any round."""

@@ -85,7 +85,7 @@ def _named(plugin: Plugin, run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, RoundweaveError) and type(plugin).__module__.startswith("roundweave."):
+        if isinstance(error, RoundweaveError) and plugin.is_ours():
             raise
         stays = f"the {run.done} rounds of {run.name} stay, `roundweave resume {run.name}` goes on"
         raise PluginFailed(f"plugin {plugin.label()} failed with {located(error)}; {stays}") from error

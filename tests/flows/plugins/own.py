@@ -100,3 +100,9 @@ class Noise(rw.Plugin):
 
     def plan(self, plan):
         return plan.wrap(map=lambda inner: Noisy(inner, self.size))
+
+
+class Hiss(Noise):
+    """Adds noise where its size is given."""
+
+    size: float = 0.0

@@ -230,6 +230,17 @@ def test_what_prefect_shows_has_a_name_in_place_of_a_long_pickle() -> None:
     assert TypeAdapter(rw.TrainConfig).validate_python(shown).plugins[0].name == "Local"
 
 
+@pytest.mark.dear("an installed package is found by a new process")
+def test_that_of_a_package_is_needed_by_its_run(package) -> None:
+    package.install("noisy", "Hiss")
+    done = package("train", "--size", "0.01", "--name", "a", "--rounds", "2", *FLAGS)
+    assert done.returncode == 0, done.stderr
+    assert package("replay", "a", "--all", "--executor", "inline").returncode == 0
+    for again in (rw.open_run("a").replay, lambda: trained(rounds=3)):
+        with pytest.raises(rw.UsageError, match=r"^a needs the plugin noisy:Hiss, which is not here; install its"):
+            again()
+
+
 @pytest.mark.parametrize("given", [[], [Noise(size=0.02)]])
 def test_without_it_or_with_other_options_the_run_is_another(given: list[rw.Plugin]) -> None:
     trained(Noise(size=0.01))
