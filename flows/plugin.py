@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from roundweave.flows.config.base import Config
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.composed import TrainConfig
     from roundweave.flows.planning.plan import Plan
     from roundweave.flows.stored import Run
     from roundweave.storage.errors import ExperimentDiffers
@@ -112,6 +112,21 @@ class Plugin(Config):
         """The name to show to people."""
         return cls.__name__
 
+    @classmethod
+    def place(cls) -> str:
+        """Where the class is defined."""
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+    @classmethod
+    def is_ours(cls) -> bool:
+        """Whether it is one of this package."""
+        return cls.__module__.startswith("roundweave.")
+
+    @property
+    def may_end(self) -> bool:
+        """Whether it may end the training after any round."""
+        return type(self).committed is not Plugin.committed and not self.watches
+
     def given(self) -> dict[str, Any]:
         """The options that are not at their defaults."""
-        return {name: value for name, value in self if value != type(self).model_fields[name].default}
+        return {name: value for name, value in self if value != type(self).model_fields[name].get_default()}

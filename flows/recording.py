@@ -71,6 +71,7 @@ def create_run(
         "fingerprint": work.fingerprint,
         **({"fingerprints": work.fingerprints} if work.fingerprints else {}),
         **({"awaits": plan.awaits} if plan.awaits else {}),
+        **({"decided_by": plan.decided_by} if plan.decided_by else {}),
         **provenance(),
         **attributes,
     }

@@ -1,11 +1,11 @@
 """The names of the facade, and where each is defined; the facade loads them when they are first used."""
 
+from .flows.composed import TrainConfig as TrainConfig
+from .flows.composed import fork as fork
 from .flows.config.merging.merge import MergeConfig as MergeConfig
-from .flows.config.train import TrainConfig as TrainConfig
 from .flows.evidence.differing import diff as diff
 from .flows.evidence.recombining import RecombineConfig as RecombineConfig
 from .flows.evidence.recombining import recombine as recombine
-from .flows.forking import fork as fork
 from .flows.merging.running import merge as merge
 from .flows.planning.plan import Plan as Plan
 from .flows.plugin import Plugin as Plugin

@@ -26,7 +26,8 @@ import roundweave as rw
 
 run: rw.Run = rw.open_run("first")
 reduce: rw.Reduce = rw.TrimmedMean(1)
-config = rw.TrainConfig(data="digits", rounds=3)
+config: rw.TrainConfig = rw.fork("first@1") or rw.TrainConfig(data="digits", rounds=3, lr=0.1)
+reveal_type(rw.TrainConfig(patience=3).patience)
 done: int = run.done
 reveal_type(rw.Mean())
 """
@@ -150,6 +151,7 @@ def test_types_are_known_to_mypy(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", tmp_path / "own.py"]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, check=False, text=True)
     assert 'Revealed type is "roundweave.tasks.algorithms.reduces.mean.Mean"' in done.stdout
+    assert 'Revealed type is "int | None"' in done.stdout
     assert "error" not in done.stdout, done.stdout
 
 

@@ -23,7 +23,7 @@ PARTS = (*TABLES, "optimizer")
 RECIPES = (".toml", ".yml", ".yaml")
 """The ends of names of files that say how to merge; those of YAML are mergekit's."""
 
-PLACED = ("data", "validation", "model", "loss", "algorithm", *PREPARED, *PARTS)
+PLACED = ("data", "validation", "model", "loss", "algorithm", "plugin", *PREPARED, *PARTS)
 """Keys whose texts may name a file."""
 
 
@@ -66,6 +66,10 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case ("scores", str() | list()) | ("data" | "networks" | "grams", list()):
             placed = {"networks": _checkpoint, "grams": _checkpoint}.get(key, _place)
             return [placed(folder, name.strip()) if isinstance(name, str) else name for name in at_commas(value)]
+        case "plugins", str() | list():
+            value = [_seen(folder, "plugin", one) for one in at_commas(value)]
+        case "plugin", {"name": str() as name}:
+            value = value | {"name": _place(folder, name)}
         case "slices", list():
             value = [_seen(folder, "slice", part) for part in value]
         case "slice", {"network": str() as network}:

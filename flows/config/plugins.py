@@ -10,8 +10,9 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, create_model, model_validator
 
+from roundweave.flows.config.algorithms import EVERY_OPTION
 from roundweave.flows.config.base import Config
 from roundweave.storage.errors import UsageError, failing_as, located
 from roundweave.tasks.own_code.code import Code, find_code
@@ -44,29 +45,37 @@ def _defined_in(module: Any) -> type[Any]:
 
 def _loaded(named: str, load: Callable[[], Any]) -> type[Any]:
     with failing_as(lambda error: UsageError(f"plugin {named} cannot be loaded: {located(error)}")):
-        found = load()
-    if not (inspect.isclass(found) and issubclass(found, import_module("roundweave").Plugin)):
+        found: Any = load()
+    is_plugin = inspect.isclass(found) and issubclass(found, import_module("roundweave").Plugin)
+    if not is_plugin:
         raise UsageError(f"plugin {named} must be a subclass of roundweave.Plugin, not {found!r}")
-    return found
+    if taken := found.model_fields.keys() & OwnPlugin.model_fields.keys():
+        raise UsageError(f"plugin {named}: no option can be called {min(taken)}; rename it")
+    return found  # type: ignore[no-any-return]
 
 
 def with_plugins(decides: bool) -> Callable[[T], T]:
     """A decorator that adds to a configuration the options of the plugins that decide bits, or of the others.
 
-    Raises `UsageError` for an option that there is already.
+    Raises `UsageError` for an option that there is already, or that has no default.
     """
 
-    def composed(base: T) -> T:
+    def composed(base: Any) -> Any:
         added: dict[str, Any] = {}
-        known: Any = base
+        owners = dict.fromkeys(EVERY_OPTION, "an algorithm") | dict.fromkeys(base.model_fields, base.__name__)
         for plugin in plugin_classes():
-            if taken := plugin.model_fields.keys() & (known.model_fields.keys() | added.keys()):
-                raise UsageError(f"plugin {plugin.label()} has an option {min(taken)}, which there is already")
+            place = plugin.place()
+            for name, field in plugin.model_fields.items():
+                if name in owners:
+                    raise UsageError(f"plugin {place} has an option {name}, as {owners[name]} has; rename it")
+                if field.is_required():
+                    raise UsageError(f"plugin {place}: give {name} a default, with which it takes no part")
+                owners[name] = place
             if plugin.decides is decides:
                 added |= {name: (field.annotation, field) for name, field in plugin.model_fields.items()}
         made: Any = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
         made.__doc__, made.__qualname__ = base.__doc__, base.__qualname__
-        return made  # type: ignore[no-any-return]
+        return made
 
     return composed
 
@@ -82,14 +91,21 @@ class OwnPlugin(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_code(cls, value: Any) -> Any:
-        """The source of the class, and whether it decides; raises `CodeError`, `UsageError`."""
-        if isinstance(value, OwnPlugin):
-            return value
-        named = isinstance(value, dict) and "name" in value and "source" not in value
-        given = dict(value) if named else {"name": value}
-        recorded = isinstance(given["name"], dict)
-        code = TypeAdapter(Code).validate_python(given["name"]) if recorded else find_code(given["name"])
-        return given | {"name": code, "decides": _loaded(code.reference, code.load).decides}
+        """The source of the class, and whether it decides; a recorded one may be a stranger's, so none of it runs.
+
+        Raises `CodeError`, and `UsageError` for what names no plugin.
+        """
+        match value:
+            case OwnPlugin() | {"name": dict(), "decides": bool()}:
+                return value
+            case {"name": str() | type(), **options} if "decides" not in options:
+                given = value
+            case str() | type():
+                given = {"name": value}
+            case _:
+                raise UsageError(f"a plugin is FILE.py:Class, or a table of this name and options, not {value!r}")
+        code = find_code(given["name"])
+        return {**given, "name": code, "decides": _loaded(code.reference, code.load).decides}
 
     @property
     def label(self) -> str:
@@ -118,4 +134,5 @@ def active_plugins(config: Any) -> Iterator[Any]:
         made = plugin(**{name: getattr(config, name) for name in plugin.model_fields})
         if plugin.always or made.given():
             yield made
-    yield from (own.made() for own in config.plugins)
+    # A name alone stands for a long pickle in what Prefect shows.
+    yield from (own.made() for own in config.plugins if isinstance(own.name, Code))

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.reporting.listening import notice
-from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
+from roundweave.storage.errors import ExperimentDiffers, PluginFailed, StoreError, UsageError, failing_as, located
 from roundweave.storage.runs.names import aliases, find_run, holder_of, is_run, new_name, run_address, stored_round
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import is_reference, short_name
 
 Run = TypeVar("Run")
+T = TypeVar("T")
 
 
 def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
@@ -23,8 +24,7 @@ def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
     Without a name it gets a new one, which no run has yet, made from those of the algorithm and the network.
     Calling it again with the configuration that it gives changes nothing. Raises `UsageError`.
     """
-    for plugin in (*active_plugins(config), *more):
-        config = plugin.configure(config)
+    config = through(config, (*active_plugins(config), *more), "configure")
     if config.address:
         return config
     if config.name:
@@ -37,6 +37,18 @@ def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
     return config.model_copy(update={"name": new_name(config.root, algorithm, short_name(model))})
 
 
+def through(value: T, plugins: Iterable[Any], hook: str, *given: Any) -> T:
+    """What a hook of each plugin in turn makes of a value; raises `PluginFailed`, and what plugins refuse."""
+    for plugin in plugins:
+        failed = f"plugin {plugin.label()} failed"
+        with failing_as(lambda error, failed=failed: PluginFailed(f"{failed} with {located(error)}")):  # type: ignore[misc]
+            found = getattr(plugin, hook)(value, *given)
+        if not isinstance(found, type(value)):
+            raise PluginFailed(f"{failed}: {hook} must return a {type(value).__name__}, not {found!r}")
+        value = found
+    return value
+
+
 def find(config: TrainConfig, more: Sequence[Any] = ()) -> tuple[TrainConfig, StoredRun | None]:
     """The configuration of the run to train now, and what there is of that run, None if it is new.
 
@@ -46,8 +58,7 @@ def find(config: TrainConfig, more: Sequence[Any] = ()) -> tuple[TrainConfig, St
     while True:
         run = _stored(config)
         found = config.model_copy(update={"start_from": _start(config, run)})
-        for plugin in (*active_plugins(config), *more):
-            found = plugin.found(found, run)
+        found = through(found, (*active_plugins(config), *more), "found", run)
         if found.name == config.name:
             return found, run
         config = found

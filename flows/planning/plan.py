@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from roundweave.flows.config.plugins import active_plugins
+from roundweave.flows.config.plugins import active_plugins, plugin_classes
 from roundweave.flows.config.recorded import check_same_examples, check_same_experiment, differences
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, deal, with_server
-from roundweave.flows.planning.naming import address_of_run, find
+from roundweave.flows.planning.naming import address_of_run, find, through
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
@@ -31,12 +31,14 @@ from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
 from roundweave.tasks.rounds.scorers import Scorer
 
+T = TypeVar("T")
+
 Check = Callable[[Any], None]
 """Raises an error for what is `Described` and may not be trained."""
 
 
 Stop = Callable[[Commit], str | None]
-"""Says why training ends after a commit, from the commit alone; None if it goes on."""
+"""Says why training ends after a commit, from its round, score, best and since_best alone; None if it goes on."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,11 @@ class Plan:
     refused where no examples are held out. `filled` has the option by which each slot was filled.
 
     Example:
-        >>> class Slower(rw.Plugin):
-        ...     decides = True
+        >>> class LowLoss(rw.Plugin):
+        ...     least: float = 0.1
         ...     def plan(self, plan):
-        ...         return plan.wrap(apply=lambda apply: rw.Sgd(lr=apply.lr / 2))
+        ...         return plan.add(stops=lambda commit: "low loss" if commit.score.loss < self.least else None)
+        >>> run = rw.train(rw.TrainConfig(executor="inline", rounds=1), bar=False, plugins=[LowLoss()])
     """
 
     config: TrainConfig
@@ -111,6 +114,12 @@ class Plan:
     def awaits(self) -> list[str]:
         """The sections without which the run is not complete, though its rounds are done."""
         return [section for plugin in self.plugins for section in plugin.awaits()]
+
+    @property
+    def decided_by(self) -> list[str]:
+        """The installed packages' plugins that decide bits, whose code the run does not keep."""
+        deciding = {type(plugin) for plugin in self.plugins if plugin.decides}
+        return [kind.place() for kind in plugin_classes() if kind in deciding and not kind.is_ours()]
 
     @property
     def name(self) -> str:
@@ -170,12 +179,15 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm), None)
     if config.drawn:
         planned = planned.fill("cohort", sampler=config.drawn)
-    return _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
+    planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
+    recorded: list[str] = run.attributes.get("decided_by", []) if run else []
+    if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
+        raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
+    return planned
 
 
 def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
-    for plugin in plugins:
-        planned = plugin.plan(planned)
+    planned = through(planned, plugins, "plan")
     sampler = planned.sampler  # one of the user's is asked here alone
     own = sampler is not None and not isinstance(sampler, Cohort)
     if own and planned.algorithm.when.asynchronous:

@@ -40,7 +40,7 @@ class Hooks:
     @property
     def may_end(self) -> bool:
         """Whether a plugin may end the training after any round."""
-        return not all(plugin.watches for plugin in self._watching)
+        return any(plugin.may_end for plugin in self._plugins)
 
     def began(self, rounds: int) -> None:
         """The run is open; it is over where a plugin ended it before, unless more rounds are wanted now."""
@@ -96,8 +96,7 @@ def _named(plugin: Plugin, run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        ours = isinstance(error, RoundweaveError) and type(plugin).__module__.startswith("roundweave.")
-        if ours or isinstance(error, Skipped):
+        if isinstance(error, Skipped) or (isinstance(error, RoundweaveError) and plugin.is_ours()):
             raise
         stays = f"the {run.done} rounds of {run.name} stay, `roundweave resume {run.name}` goes on"
         raise PluginFailed(f"plugin {plugin.label()} failed with {located(error)}; {stays}") from error

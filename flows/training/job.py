@@ -156,6 +156,8 @@ def prepared(
             "best": config.best or "loss",
             "keep": keep,
             "stops": plan.stops,
+            "code": tuple(plugin.code for plugin in config.plugins),
+            "may_go_ahead": not any(plugin.may_end for plugin in plan.plugins),
         }
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
         patience = Patience(config.deadline)

@@ -6,18 +6,17 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.hierarchy.zarr_format import NAME
-from roundweave.storage.parsing import EXACTLY, Count, Partition, Round, Time, validated
+from roundweave.storage.parsing import EXACTLY, Count, Partition, Round, Time, mistakes_as, validated
 from roundweave.storage.places.base import Place
-from roundweave.storage.values.digests import read_sealed, sealed
+from roundweave.storage.values.digests import LARGEST_SEALED, read_sealed, sealed, unsealed
 
 
 @dataclass(frozen=True)
@@ -295,45 +294,7 @@ REPORTED = ("metrics", "scores")
 """The groups of the numbers that maps and objectives report."""
 
 
-def row_of(commit: Commit) -> dict[str, float]:
-    """The numbers of a round by path; metrics are means over the updates that were accepted, by their examples."""
-    weights = {partition: commit.updates[partition].weight for partition in commit.accepted}
-    counts = {
-        "accepted": len(weights),
-        "refused": len(commit.updates) - len(weights),
-        "absent": len(commit.absent),
-    }
-    counts |= {"examples": sum(weights.values())}
-    row = {f"bookkeeping/{name}": float(count) for name, count in counts.items()}
-    row["bookkeeping/seconds"] = commit.seconds
-    if commit.score is not None:
-        row |= {f"scores/{name}": float(n) for name, n in commit.score.row().items() if name != "examples"}
-    metrics = {name: None for update in commit.updates.values() for name in update.metrics}
-    # What partitions tell of examples that they hold out weighs as many as these are.
-    told = {p: update.metrics.get("own_examples", 0.0) for p, update in commit.updates.items()}
-    own = told if "own_examples" in metrics else weights
-    for name in metrics:
-        numbers = {p: update.metrics[name] for p, update in commit.updates.items() if name in update.metrics}
-        row[f"metrics/{name}"] = _mean(numbers, own if name.startswith("own_") else weights)
-    return row
-
-
-def _mean(numbers: Mapping[int, float], weights: Mapping[int, float]) -> float:
-    """The mean of numbers by partition, by their weights; NaN where there are none."""
-    # In the order of the partitions, so that it has the same bits with every version of Python.
-    there = {p: weights[p] for p, number in numbers.items() if p in weights and not math.isnan(number)}
-    total = reduce(add, there.values(), 0.0)
-    return reduce(add, (numbers[p] * weight for p, weight in there.items()), 0.0) / total if total else math.nan
-
-
-def columns_of(commits: Iterable[Commit]) -> dict[str, list[float]]:
-    """The numbers of some rounds by path, (round,); NaN where a round does not have one."""
-    rows = list(map(row_of, commits))
-    paths = sorted({path for row in rows for path in row})
-    return {path: [row.get(path, math.nan) for row in rows] for path in paths}
-
-
-FOLDERS = ("sections", "judgements")
+SECTIONS = ("sections", "judgements")
 """The folders of sections beside the records; the second is that of older runs' judgements."""
 
 SECTION = re.compile(r"commits/(?:sections/(\w[\w-]*)|judgements)/(\d+)\.json")
@@ -364,6 +325,19 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """Which plugin ended a training that was to have so many rounds, and why."""
+
+    by: str
+    why: str
+    rounds: Round
+
+
+FORMS: dict[str, Any] = {JUDGEMENT: Judgement, ENDING: Ending}
+"""The forms of the sections that the project itself reads; others hold any JSON."""
+
+
+@dataclass(frozen=True)
 class _Judged:
     """The judgement of a round as older runs have it."""
 
@@ -385,12 +359,31 @@ def read_section(place: Place, name: str, round: int, chain: str) -> Any:
     """What was written of a round whose record has this chain; None where nothing was, or it is damaged."""
     section = read_sealed(Section, place, section_key(name, round))
     if section and (section.name, section.round, section.chain) == (name, round, chain):
-        return section.content
+        return section.content if _has_form(section) else None
     older = read_sealed(_Judged, place, f"commits/judgements/{round}.json") if name == JUDGEMENT else None
     known = older and (older.round, older.chain) == (round, chain)
     return {"accepted": older.accepted, "reasons": older.reasons} if older and known else None
 
 
 def write_section(place: Place, name: str, round: int, chain: str, content: JsonValue) -> None:
-    """Write what is to be known of a round, which survives a power loss."""
-    place.write(section_key(name, round), sealed(Section(name, round, chain, content)), durable=True)
+    """Write what is to be known of a round, which survives a power loss.
+
+    Raises `UsageError` for a name that no section can have, and for what could not be read again.
+    """
+    key, section = section_key(name, round), Section(name, round, chain, content)
+    with mistakes_as(
+        lambda error: UsageError(f"section {name} cannot be written: {error}; give JSON of a megabyte at most"),
+        (TypeError, ValueError),
+    ):
+        text = sealed(section)
+        if len(text) > LARGEST_SEALED or not _has_form(unsealed(Section, text)):
+            raise ValueError(f"{len(text)} bytes" if len(text) > LARGEST_SEALED else "it has another form")
+    place.write(key, text, durable=True)
+
+
+def _has_form(section: Section) -> bool:
+    """Whether the content of a section that the project itself reads has that section's form."""
+    form = FORMS.get(section.name)
+    with suppress(ValueError):
+        return form is None or bool(validated(form, json.dumps(section.content)))
+    return False

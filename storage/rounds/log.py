@@ -16,7 +16,7 @@ from roundweave.storage.hierarchy.zarr_format import LARGEST
 from roundweave.storage.parsing import mistakes_as, validated
 from roundweave.storage.places.base import Place, together
 from roundweave.storage.rounds import packs
-from roundweave.storage.rounds.commits import Commit, check_columns, check_names, columns_of
+from roundweave.storage.rounds.commits import Commit, check_columns, check_names
 from roundweave.storage.values.hashing import bytes_digest, text_digest
 
 SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"\}', re.DOTALL)
@@ -224,7 +224,7 @@ class CommitLog:
 
     def _columns(self, first: int, commits: Iterable[Commit]) -> Link:
         """The sealed columns of a pack's rounds, which follow its last record."""
-        text, before = json.dumps(columns_of(commits)), self.chain(first + packs.ROUNDS - 1)
+        text, before = json.dumps(packs.columns_of(commits)), self.chain(first + packs.ROUNDS - 1)
         return Link(text, before, self._chain(first, before, text))
 
     def create(self, commit: Commit, before: Link | None = None) -> Commit:

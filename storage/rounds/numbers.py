@@ -14,7 +14,7 @@ from roundweave.storage.hierarchy.schema import GROUPS, ROWS, ArraySpec, number_
 from roundweave.storage.hierarchy.zarr_format import NAME, empty_chunk, read_chunk, replace_documents, write_chunk
 from roundweave.storage.places.base import Place, together
 from roundweave.storage.rounds import packs
-from roundweave.storage.rounds.commits import COLUMNS, columns_of, ranking
+from roundweave.storage.rounds.commits import COLUMNS, ranking
 from roundweave.storage.rounds.log import CommitLog
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Numbers:
                 parts.append((same, {path: np.array(column)[at] for path, column in columns.items()}))
             else:
                 whole = [round for round in same if round in links]
-                parts.append((whole, columns_of(log.parsed(round, links[round]) for round in whole)))
+                parts.append((whole, packs.columns_of(log.parsed(round, links[round]) for round in whole)))
 
         def joined(path: str) -> np.ndarray:
             return np.concatenate([columns.get(path, np.full(len(rounds), np.nan)) for rounds, columns in parts])

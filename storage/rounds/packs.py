@@ -6,10 +6,14 @@ without.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import add
 
 from roundweave.storage.parsing import MOST_ROUNDS, numbered
+from roundweave.storage.rounds.commits import Commit
 
 ROUNDS = 100
 """The rounds of a pack. It begins with a multiple of this, so a round says which pack it may be in."""
@@ -70,3 +74,41 @@ def lines_of(first: int, content: bytes) -> dict[int, bytes]:
         records = dict(enumerate(lines[-ROUNDS:], first))
         return records if len(lines) == ROUNDS else {COLUMNS: lines[0], **records}
     return {int(named[1]): part for part in TORN.split(content) if (named := BEGINNING.match(part))}
+
+
+def row_of(commit: Commit) -> dict[str, float]:
+    """The numbers of a round by path; metrics are means over the updates that were accepted, by their examples."""
+    weights = {partition: commit.updates[partition].weight for partition in commit.accepted}
+    counts = {
+        "accepted": len(weights),
+        "refused": len(commit.updates) - len(weights),
+        "absent": len(commit.absent),
+    }
+    counts |= {"examples": sum(weights.values())}
+    row = {f"bookkeeping/{name}": float(count) for name, count in counts.items()}
+    row["bookkeeping/seconds"] = commit.seconds
+    if commit.score is not None:
+        row |= {f"scores/{name}": float(n) for name, n in commit.score.row().items() if name != "examples"}
+    metrics = {name: None for update in commit.updates.values() for name in update.metrics}
+    # What partitions tell of examples that they hold out weighs as many as these are.
+    told = {p: update.metrics.get("own_examples", 0.0) for p, update in commit.updates.items()}
+    own = told if "own_examples" in metrics else weights
+    for name in metrics:
+        numbers = {p: update.metrics[name] for p, update in commit.updates.items() if name in update.metrics}
+        row[f"metrics/{name}"] = _mean(numbers, own if name.startswith("own_") else weights)
+    return row
+
+
+def _mean(numbers: Mapping[int, float], weights: Mapping[int, float]) -> float:
+    """The mean of numbers by partition, by their weights; NaN where there are none."""
+    # In the order of the partitions, so that it has the same bits with every version of Python.
+    there = {p: weights[p] for p, number in numbers.items() if p in weights and not math.isnan(number)}
+    total = reduce(add, there.values(), 0.0)
+    return reduce(add, (numbers[p] * weight for p, weight in there.items()), 0.0) / total if total else math.nan
+
+
+def columns_of(commits: Iterable[Commit]) -> dict[str, list[float]]:
+    """The numbers of some rounds by path, (round,); NaN where a round does not have one."""
+    rows = list(map(row_of, commits))
+    paths = sorted({path for row in rows for path in row})
+    return {path: [row.get(path, math.nan) for row in rows] for path in paths}

@@ -29,7 +29,7 @@ from roundweave.storage.parsing import mistakes_as
 from roundweave.storage.places.base import Place, Where, as_path
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.columns import KEY as COLUMNS
-from roundweave.storage.rounds.commits import FOLDERS, Commit, Score, UpdateRecord, check_names
+from roundweave.storage.rounds.commits import SECTIONS, Commit, Score, UpdateRecord, check_names
 from roundweave.storage.rounds.lease import fenced, read_claim
 from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
 from roundweave.storage.rounds.numbers import show
@@ -72,7 +72,7 @@ class RoundStore:
             self.schema = checked_schema(schema)
         self.log = CommitLog(self.place, json_digest(self.attributes), self.schema)
         names = self.place.names("commits")
-        self.has_sections = any(name in FOLDERS for name in names)
+        self.has_sections = any(name in SECTIONS for name in names)
         self.records, self.quarantined = self.log.rounds(names), quarantined_rounds(names)
         self.newest = self.log.newest(self.records)
         self.splits = Splits(self.log)

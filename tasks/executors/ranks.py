@@ -1,9 +1,9 @@
 """Rounds by ranks: a task stays on each Dask worker, and exchanges updates with the others as a process group.
 
-Some rounds are left to the tasks of `GraphExecutor`: replays; the round at which a rank was lost (if ranks share a
-network, after the third loss in a row), so that a partition that kills workers is named; and rounds in which maps
-raise, until there is a window in which none does. Of a parameter server the rest of the window is left to tasks,
-and all of it if maps are long, since the rank that serves does not map.
+Some rounds are left to the tasks of `GraphExecutor`: replays; those of a run that plugins may end; the round at
+which a rank was lost (if ranks share a network, after the third loss in a row), so that a partition that kills
+workers is named; and rounds in which maps raise, until there is a window in which none does. Of a parameter server
+the rest of the window is left to tasks, and all of it if maps are long, since the rank that serves does not map.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class RanksExecutor:
 
     def _can(self, job: Job, workers: Mapping[str, tuple[str, int]]) -> bool:
         """Whether ranks can do the job: there are enough workers, each a process of its own with an address."""
-        if self.pool.placement.apart or not job.waits_for_all:
+        if self.pool.placement.apart or not job.waits_for_all or not job.attempt.may_go_ahead:
             return False
         if not (self._serves(job, len(workers)) and self._share(job, len(workers))):
             return False

@@ -244,13 +244,15 @@ def sizes_to_draw(partitions: Partitions, number: int) -> Sequence[int]:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Attempt(WithCode):
     """One process's attempt to run rounds: where it stores them, how many, and when it ends early.
 
     `store` is the run's address. `token` and `epoch` are those of the lease by which it alone may write. `rounds`
     is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every`
     rounds, and `keep` says what is written of them. `best` names the score by which rounds are compared. The
-    attempt ends early after a commit for which one of `stops` says why. `executor` is the name of what runs it.
+    attempt ends early after a commit for which one of `stops` says why. Where it `may_go_ahead`, rounds may be
+    computed before the commits of those before them were seen here. `executor` is the name of what runs it, and
+    `code` that by which `stops` are defined.
     """
 
     store: str
@@ -262,6 +264,8 @@ class Attempt:
     stops: tuple[Callable[[Commit], str | None], ...] = ()
     fsync: bool = False
     keep: Keep = field(default_factory=All)
+    may_go_ahead: bool = True
+    code: tuple[Code, ...] = ()
     executor: str = ""
     started: float = field(default_factory=time.time)
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 
-from roundweave import Examples, RoundweaveError, Run, TrainConfig, batches
+from roundweave import Examples, RoundweaveError, Run, TrainConfig, batches, open_run
 from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import plan
 from roundweave.storage.values.digests import tensor_digest

@@ -16,6 +16,7 @@ from roundweave.flows.config.algorithms import option_fields
 from roundweave.flows.config.experiment import Dealing, Experiment
 from roundweave.flows.config.merging.recipes import ABOUT as ABOUT_AVERAGES
 from roundweave.flows.config.merging.recipes import options_with_defaults
+from roundweave.flows.config.plugins import plugin_classes
 from roundweave.flows.config.train import Execution
 from roundweave.flows.terminal.common import Json, TextTable, console, output, say
 from roundweave.flows.terminal.options import with_options
@@ -111,8 +112,7 @@ def _tables() -> dict[str, list[dict[str, str]]]:
         for title, table in entries.items()
     }
     for title, named in functions.items():
-        first_lines = {name: (inspect.getdoc(value) or "").partition("\n")[0] for name, value in named.items()}
-        about[title] = {name: line.rstrip(".") for name, line in first_lines.items()}
+        about[title] = {name: _first_line(value) for name, value in named.items()}
     return {
         "algorithms": [{"name": n, "what it is": what, "options": _options(n)} for n, what in ABOUT.items()],
         **{t: [{"name": n, "what it is": what} for n, what in rows.items()] for t, rows in about.items()},
@@ -120,7 +120,20 @@ def _tables() -> dict[str, list[dict[str, str]]]:
             {"name": n, "what it is": what, "options": options_with_defaults(n)}
             for n, what in ABOUT_AVERAGES.items()
         ],
+        "plugins": [
+            {"name": each.label(), "what it is": _first_line(each), "options": _with_defaults(each.model_fields)}
+            for each in plugin_classes()
+        ],
     }
+
+
+def _first_line(value: Any) -> str:
+    return inspect.cleandoc(value.__doc__ or "").partition("\n")[0].rstrip(".")
+
+
+def _with_defaults(fields: Mapping[str, FieldInfo]) -> str:
+    """Options by name, and their defaults where they stand for something."""
+    return ", ".join(f"{name}={field.default}" if field.default else name for name, field in fields.items())
 
 
 def _options(algorithm: str) -> str:

@@ -16,7 +16,7 @@ from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import open_stored
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.composed import TrainConfig
     from roundweave.flows.planning.plan import Plan
     from roundweave.storage.runs.run import StoredRun
     from roundweave.tasks.data.description import Description

@@ -15,7 +15,7 @@ from roundweave.storage.parsing import at_commas
 from roundweave.storage.places.base import as_path, scheme_of
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.composed import TrainConfig
     from roundweave.flows.stored import Run
 
 

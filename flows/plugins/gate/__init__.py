@@ -16,7 +16,7 @@ from roundweave.storage.rounds.commits import JUDGEMENT
 from roundweave.storage.runs.names import aliases, holders, is_run, run_address, stored_round
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.composed import TrainConfig
     from roundweave.flows.planning.describing import Described
     from roundweave.flows.planning.plan import Plan
     from roundweave.flows.stored import Run

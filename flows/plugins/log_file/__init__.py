@@ -13,7 +13,7 @@ from roundweave.flows.plugin import Plugin
 from roundweave.storage.places.base import join_address
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.composed import TrainConfig
 
 
 class JsonLog(Plugin):

@@ -11,7 +11,7 @@ from roundweave.flows.plugin import Plugin
 from roundweave.tasks.algorithms.table import AUTO
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.composed import TrainConfig
     from roundweave.storage.runs.run import StoredRun
 
 
@@ -41,7 +41,8 @@ class Race(Plugin):
             return config
         from roundweave.flows.plugins.race.strategies import workload
 
-        return workload(config)[1].plan.config
+        tried: Any = workload(config)[1].plan.config
+        return tried  # type: ignore[no-any-return]
 
     def found(self, config: TrainConfig, run: StoredRun | None) -> TrainConfig:
         """The configuration with the strategy that its run was begun with, or that a race chooses."""
@@ -49,7 +50,8 @@ class Race(Plugin):
             return config
         from roundweave.flows.plugins.race.choosing import chosen
 
-        return chosen(config, run)
+        made: Any = chosen(config, run)
+        return made  # type: ignore[no-any-return]
 
     @classmethod
     def summary(cls, run: StoredRun, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from roundweave.flows.plugin import Plugin
 from roundweave.storage.parsing import span_seconds
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.composed import TrainConfig
     from roundweave.flows.stored import Run
 
 

@@ -15,7 +15,7 @@ from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ExperimentDiffers, RunBusy, nearest
 
 if TYPE_CHECKING:
-    from roundweave.flows.config.train import TrainConfig
+    from roundweave.flows.composed import TrainConfig
     from roundweave.flows.planning.plan import Plan
     from roundweave.flows.stored import Run
     from roundweave.storage.runs.run import StoredRun

@@ -23,10 +23,10 @@ from roundweave.storage.hierarchy.zarr_format import (
 )
 from roundweave.storage.parsing import config_field, numbered
 from roundweave.storage.rounds import columns, log, pruned
-from roundweave.storage.rounds.commits import JUDGEMENT, SECTION, Commit, columns_of, read_section
+from roundweave.storage.rounds.commits import JUDGEMENT, SECTION, Commit, read_section
 from roundweave.storage.rounds.lease import LEASES, read_claim
 from roundweave.storage.rounds.numbers import Numbers, round_numbers
-from roundweave.storage.rounds.packs import pack_key
+from roundweave.storage.rounds.packs import columns_of, pack_key
 from roundweave.storage.upkeep.verifying.audit import Audit
 from roundweave.storage.values.hashing import bytes_digest
 

@@ -218,7 +218,7 @@ def _judged(attempt: Attempt, previous: Commit, score: Score | None) -> dict[str
         if better and math.isfinite(number):
             best, left_out, since_best = number, score.left_out, 0
     judged: dict[str, Any] = {"score": score, "best": best, "best_left_out": left_out, "since_best": since_best}
-    return {**judged, "stop": attempt.stop_reason(replace(previous, **judged))}
+    return {**judged, "stop": attempt.stop_reason(replace(previous, round=previous.round + 1, **judged))}
 
 
 Open = Callable[[], RoundStore]

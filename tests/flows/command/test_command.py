@@ -158,6 +158,8 @@ def test_every_table_is_listed(capsys) -> None:
     averages = {row["name"]: row["options"] for row in tables["averages"]}
     assert averages["ties"] == "base, coefficients, layers, scaling=1.0, normalize=True, elect=sum, density=0.2"
     assert (averages["slerp"], averages["fisher"], averages["best"]) == ("t=0.5", "coefficients", "")
+    hung = {row["name"]: row["options"] for row in tables["plugins"]}
+    assert (hung["EarlyStopping"], hung["Export"]) == ("target_accuracy, patience", "export")
     assert all(row["what it is"] for rows in tables.values() for row in rows)
     out = said(capsys, "list", "splits")
     assert ("dirichlet:ALPHA" in out, "krum" in out) == (True, False)

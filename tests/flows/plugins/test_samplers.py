@@ -1,4 +1,4 @@
-"""A sampler of the user's says whom each round asks; it may see the rounds before, and replays go by the record."""
+"""A sampler of the user's says whom each round asks; it may see the rounds before. Replays go by the record."""
 
 from __future__ import annotations
 
@@ -85,5 +85,5 @@ def test_whom_a_round_asks_does_not_depend_on_the_executor_and_is_replayed(confi
 def test_what_has_no_place_for_a_sampler_is_refused(config) -> None:
     with pytest.raises(UsageError, match=r"^most and cohort both decide the sampler; leave one of them out$"):
         plan(config("Longest", cohort=2))
-    with pytest.raises(UsageError, match="^in_turn draws rounds, and a parameter server has none"):
+    with pytest.raises(UsageError, match=r"^in_turn draws rounds, and a parameter server has none"):
         plan(config("InTurn", algorithm="fed_buff", buffer=2, executor="inline"))

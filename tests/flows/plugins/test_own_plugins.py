@@ -1,0 +1,272 @@
+"""A user's plugins: given by any door, their hooks end, fail or decide a training, and lose no round of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+import roundweave as rw
+from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.reporting.reporter import LARGEST, without_pickles
+from roundweave.storage.errors import ExperimentDiffers, PluginFailed, RoundFailed
+from tests.commands import plain_command
+from tests.flows.command.in_process import said
+from tests.flows.nights import night
+from tests.flows.plugins import own as plugins
+from tests.flows.plugins.own import HOOKS, Ends, Noise, Trace, Watches
+from tests.flows.prefect_server import command_line
+
+FLAGS = ["--model", "logistic", "--partitions", "2", "--local-steps", "2", "--executor", "inline"]
+"""The small configuration of `tests.flows.nights`."""
+
+
+def trained(*given: rw.Plugin, **fields: Any) -> rw.Run:
+    return rw.train(night(**{"name": "a"} | fields), bar=False, plugins=given)
+
+
+@pytest.fixture
+def mine(own) -> Path:
+    """The file of plugins as a user's own."""
+    return Path(own(Path(plugins.__file__).read_text()))
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Any:
+    """Install a package that brings a plugin, and run a command in an environment that has the package."""
+    folder = tmp_path / "packages"
+
+    def install(name: str, plugin: str = "Trace") -> None:
+        made = folder / f"{name}-1.0.dist-info"
+        made.mkdir(parents=True)
+        shutil.copy(plugins.__file__, folder / f"{name}.py")
+        (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (made / "entry_points.txt").write_text(f"[roundweave.plugins]\n{name} = {name}:{plugin}\n")
+
+    def run(*words: object, command: Callable[..., list[str]] = plain_command) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "200"}
+        return subprocess.run(command(*words), env=environment, capture_output=True, text=True, check=False)
+
+    run.install = install  # type: ignore[attr-defined]
+    return run
+
+
+# The doors: an instance, a file, a package.
+
+CALLED = ["configure", "plan", "began 0", "committed 1", "committed 2", "ended 2 None"]
+
+
+def test_hooks_of_an_instance_are_called_in_their_order(tmp_path: Path) -> None:
+    trained(Trace(trace=tmp_path / "trace"))
+    assert (tmp_path / "trace").read_text().splitlines() == CALLED
+
+
+def test_hooks_of_a_class_in_a_file_are_too_and_its_place_goes_from_the_configuration(mine, capsys) -> None:
+    trace, folder = mine.parent / "trace", mine.parent / "project"
+    folder.mkdir()
+    mine.rename(folder / "mine.py")
+    (folder / "train.toml").write_text(f'rounds = 2\nplugins = [{{name = "mine.py:Trace", trace = "{trace}"}}]')
+    said(capsys, "train", str(folder / "train.toml"), *FLAGS)
+    assert trace.read_text().splitlines() == CALLED
+
+
+@pytest.mark.dear("an installed package is found by a new process")
+def test_the_options_of_a_package_are_flags_and_keys(package, tmp_path: Path) -> None:
+    package.install("traced")
+    (tmp_path / "a.toml").write_text(f'rounds = 2\ntrace = "{tmp_path}/trace"')
+    for given in ([tmp_path / "a.toml"], ["--rounds", "2", "--trace", tmp_path / "trace"]):
+        (tmp_path / "trace").unlink(missing_ok=True)
+        assert package("train", *given, *FLAGS).returncode == 0
+        assert (tmp_path / "trace").read_text().splitlines() == CALLED
+    assert package("train", *FLAGS).returncode == 0  # and without its options it takes no part
+    listed = json.loads(package("list", "plugins", "--json").stdout)["plugins"]
+    about = "Appends to a file which hooks are called; one of them may fail"
+    assert listed[-1] == {"name": "Trace", "what it is": about, "options": "trace, fails"}
+
+
+@pytest.mark.dear("installed packages are found by a new process")
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ({"one": "Trace", "two": "Trace"}, "plugin two:Trace has an option trace, as one:Trace has; rename it"),
+        ({"one": "Ends"}, "plugin one:Ends: give at a default, with which it takes no part"),
+        ({"one": "Noisy"}, "plugin one:Noisy must be a subclass of roundweave.Plugin"),
+        ({"one": "Nobody"}, "plugin one:Nobody cannot be loaded: AttributeError"),
+    ],
+)
+def test_a_package_that_brings_no_plugin_is_named(package, named: dict[str, str], says: str) -> None:
+    for name, plugin in named.items():
+        package.install(name, plugin)
+    run = package("list", command=command_line)
+    assert (run.returncode, run.stderr.count("\n"), says in run.stderr) == (2, 1, True), run.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("{mine}:Noisy", "must be a subclass of roundweave.Plugin"),
+        ("{mine}:Nobody", "no such function or class; it has Trace"),
+        ({"name": "{mine}:Ends", "att": 3}, "unknown field 'att'; did you mean at?"),
+        ({"name": "{mine}:Ends", "at": 3, "decides": True}, "a plugin is FILE.py:Class, or a table of this name"),
+        (3, "a plugin is FILE.py:Class, or a table of this name and options, not 3"),
+    ],
+)
+def test_what_is_no_plugin_is_refused(mine, given: Any, says: str) -> None:
+    given = {**given, "name": f"{mine}:Ends"} if isinstance(given, dict) else str(given).format(mine=mine)
+    with pytest.raises(rw.RoundweaveError, match=says):
+        rw.TrainConfig(plugins=[int(given) if given == "3" else given])
+
+
+# What ends a training.
+
+
+@pytest.mark.parametrize("executor", ["inline", "graph"])
+def test_a_text_ends_the_training_at_that_very_round_until_more_are_wanted(executor: str, client, capsys) -> None:
+    fields = {"executor": executor, "rounds": 30}
+    with client.as_current():
+        run = trained(Ends(at=2), **fields)
+        assert (run.done, run.status, run.stop) == (2, "complete", "Ends: that was round 2")
+        assert "Ends: that was round 2" in said(capsys, "show", "a")
+        assert run.digest == trained(name="plain").digest
+        assert trained(**fields).done == 2  # as a retry
+        said(capsys, "resume", "a", "--executor", executor)
+        assert run.refresh().done == 2
+        assert trained(Ends(at=4), **fields | {"rounds": 31}).stop == "Ends: that was round 4"
+    assert rw.open_run("a").verify().sound
+
+
+def test_ranks_do_not_go_ahead_of_a_plugin_that_may_end_the_training(client) -> None:
+    with client.as_current():
+        assert trained(Ends(at=2), executor="ranks", rounds=9).done == 2
+
+
+@pytest.mark.parametrize("executor", ["inline", "graph"])
+def test_a_rule_of_a_file_ends_the_training_where_rounds_are_committed(executor: str, client, mine) -> None:
+    with client.as_current():
+        run = trained(executor=executor, rounds=9, plugins=[{"name": f"{mine}:Ruled", "at": 2}])
+    assert (run.done, run.stop) == (2, "that was round 2")
+
+
+def test_who_only_watches_ends_nothing() -> None:
+    with pytest.raises(PluginFailed, match="watches = True says that it never ends the training"):
+        trained(Watches(at=1))
+    assert trained().done == 2
+
+
+# What a hook raises.
+
+STAYS = {"began": 0, "committed": 1, "ended": 2}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_what_a_hook_raises_ends_the_training_with_its_name_and_loses_no_round(hook: str, tmp_path: Path) -> None:
+    with pytest.raises(PluginFailed, match=r"^plugin Trace failed with ValueError: oh \(line \d+ of") as raised:
+        trained(Trace(trace=tmp_path / "trace", fails=hook))
+    assert "\n" not in str(raised.value)
+    if hook in STAYS:
+        assert f"the {STAYS[hook]} rounds of a stay, `roundweave resume a` goes on" in str(raised.value)
+        assert rw.open_run("a").done == STAYS[hook]
+    run = trained()
+    assert (run.done, run.status, run.verify().sound) == (2, "complete", True)
+    assert run.digest == trained(name="plain").digest
+
+
+def test_an_error_of_the_training_is_told_to_all_and_stays_the_error(tmp_path: Path, capsys) -> None:
+    trace = tmp_path / "trace"
+    with pytest.raises(RoundFailed):
+        trained(Trace(trace=trace, fails="ended"), Trace(trace=trace), lr=1e39)
+    assert [line[:15] for line in trace.read_text().splitlines()[-2:]] == ["ended 0 round 1"] * 2
+    assert "plugin Trace failed with ValueError: oh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hook", ["configure", "plan"])
+def test_a_hook_that_gives_nothing_back_is_refused(hook: str) -> None:
+    forgets = type("Forgets", (rw.Plugin,), {hook: lambda self, given: None, "__module__": __name__})
+    with pytest.raises(PluginFailed, match=f"plugin Forgets failed: {hook} must return a"):
+        trained(forgets())
+
+
+# What decides bits.
+
+
+def noisy(mine: Path, **fields: Any) -> rw.Run:
+    return trained(plugins=[{"name": f"{mine}:Noise", "size": 0.01}], **fields)
+
+
+def test_what_decides_bits_has_the_same_ones_however_it_is_given_and_run(mine, client) -> None:
+    run, plain = trained(Noise(size=0.01)), trained(name="plain")
+    with client.as_current():
+        other = noisy(mine, name="graph", executor="graph")
+        assert run.digest == other.digest != plain.digest
+        assert other.replay("all", executor="graph").identical
+    assert run.replay("all").identical
+    assert [each.round for each in run.recombine(reduce=rw.Median()).rounds] == [1, 2]
+
+
+def test_what_decides_bits_is_kept_in_the_run_and_goes_along(mine, capsys) -> None:
+    run = noisy(mine)
+    mine.write_text("raise RuntimeError('this is another file')")
+    assert run.replay("all").identical
+    said(capsys, "resume", "a", "--rounds", "3", "--executor", "inline")
+    assert run.refresh().done == 3
+    child = rw.train(rw.fork("a@2", rounds=1, name="child", executor="inline"), bar=False)
+    assert child.replay("all").identical
+    assert [each["size"] for each in child.config["plugins"]] == [0.01]
+
+
+def test_what_prefect_shows_has_a_name_in_place_of_a_long_pickle() -> None:
+    text = "x " * LARGEST
+    local = type(
+        "Local", (rw.Plugin,), {"decides": True, "plan": lambda self, plan: text and plan, "__module__": "m"}
+    )
+    shown = without_pickles(rw.TrainConfig(plugins=[local]))
+    assert TypeAdapter(rw.TrainConfig).validate_python(shown).plugins[0].name == "Local"
+
+
+@pytest.mark.dear("an installed package is found by a new process")
+def test_that_of_a_package_is_needed_by_its_run(package) -> None:
+    package.install("noisy", "Hiss")
+    done = package("train", "--size", "0.01", "--name", "a", "--rounds", "2", *FLAGS)
+    assert done.returncode == 0, done.stderr
+    assert package("replay", "a", "--all", "--executor", "inline").returncode == 0
+    for again in (rw.open_run("a").replay, lambda: trained(rounds=3)):
+        with pytest.raises(rw.UsageError, match=r"^a needs the plugin noisy:Hiss, which is not here; install its"):
+            again()
+
+
+@pytest.mark.parametrize("given", [[], [Noise(size=0.02)]])
+def test_without_it_or_with_other_options_the_run_is_another(given: list[rw.Plugin]) -> None:
+    trained(Noise(size=0.01))
+    with pytest.raises(
+        ExperimentDiffers, match=r"^a is another experiment \(plugins .*Noise .*size=0.01\) -> .*$"
+    ):
+        trained(*given, rounds=3)
+
+
+def test_what_decides_no_bits_may_change(mine) -> None:
+    ends = {"name": f"{mine}:Ends", "at": 1}
+    assert trained(plugins=[ends]).done == 1
+    assert trained(plugins=[ends | {"at": 3}], rounds=5).done == 3
+    assert trained(rounds=6).done == 6
+
+
+MARKS = "import roundweave as rw\nopen({mark!r}, 'w').close()\nclass Noise(rw.Plugin):\n    decides = True\n"
+
+
+def test_that_of_a_run_from_elsewhere_is_run_with_trust_alone(own, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    run = trained(plugins=[f"{own(MARKS.format(mark=str(mark)))}:Noise"])
+    mark.unlink()
+    theirs = rw.Run(run.path.rename(tmp_path / "theirs.zarr"), tmp_path / "runs")
+    for asked in (theirs.replay, lambda: resumed_config(str(theirs.path), None, trust=False, changes={})):
+        with pytest.raises(rw.UsageError, match=r"holds code .*Noise.*trust"):
+            asked()
+    assert not mark.exists()
+    assert theirs.replay("all", trust=True).identical
