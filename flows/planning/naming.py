@@ -52,9 +52,9 @@ def through(value: T, plugins: Iterable[Any], hook: str, *given: Any) -> T:
 def find(config: TrainConfig, more: Sequence[Any] = ()) -> tuple[TrainConfig, StoredRun | None]:
     """The configuration of the run to train now, and what there is of that run, None if it is new.
 
-    The name, the number of rounds and the start are decided. Raises `Skipped` where a plugin says so.
+    `config` is one that `configure` gave. The name, the number of rounds and the start are decided. Raises
+    `Skipped` where a plugin says so.
     """
-    config = configure(config, more)
     while True:
         run = _stored(config)
         found = config.model_copy(update={"start_from": _start(config, run)})

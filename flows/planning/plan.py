@@ -14,7 +14,7 @@ from roundweave.flows.config.plugins import active_plugins, plugin_classes
 from roundweave.flows.config.recorded import check_same_examples, check_same_experiment, differences
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, deal, with_server
-from roundweave.flows.planning.naming import address_of_run, find, through
+from roundweave.flows.planning.naming import address_of_run, configure, find, through
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
@@ -133,10 +133,15 @@ class Plan:
 
 
 def plan(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = open_stored) -> Plan:
-    """Plan a training: which run it is, and what its configuration stands for. `more` plugins take part.
+    """Configure a training and plan its run; see `plan_run`."""
+    return plan_run(configure(config, more), more, opened)
 
-    Raises `RoundweaveError` for mistakes in the configuration or its code, `ExperimentDiffers` if the run of its
-    name is of another experiment, and `Skipped` if the configuration says that there is nothing to do.
+
+def plan_run(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = open_stored) -> Plan:
+    """Plan a training that `configure` has configured: which run it is, and what its configuration stands for.
+
+    `more` plugins take part. Raises `RoundweaveError` for mistakes in the configuration or its code,
+    `ExperimentDiffers` if the run of its name is of another experiment, and `Skipped` if there is nothing to do.
     """
     forget_examples()  # this process may have trained before on a file that was written anew
     config, run = find(config, more)

@@ -12,7 +12,7 @@ from roundweave.flows.config.base import Skipped
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe_here
 from roundweave.flows.planning.naming import configure, past_others
-from roundweave.flows.planning.plan import plan
+from roundweave.flows.planning.plan import plan_run
 from roundweave.flows.reporting.listening import in_flow, listening, notify_skip
 from roundweave.flows.reporting.outcomes import RunEnd
 from roundweave.flows.reporting.progress import titled
@@ -42,7 +42,7 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
 
 def _train(config: TrainConfig) -> Run:
     with in_time(config.timeout):
-        planned = plan(config, opened=open_run)
+        planned = plan_run(config, opened=open_run)
         described = describe_here(planned)
         with started(planned.config, planned.config.site_of_each) as executor:
             return train_rounds(planned, described, executor)

@@ -11,7 +11,7 @@ from roundweave.flows.config.plugins import OwnPlugin
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe_here
 from roundweave.flows.planning.naming import configure, past_others
-from roundweave.flows.planning.plan import plan
+from roundweave.flows.planning.plan import plan_run
 from roundweave.flows.plugin import Plugin
 from roundweave.flows.reporting.bar import bar_of_rounds
 from roundweave.flows.reporting.listening import begun, followed, going_on, notify_skip
@@ -63,7 +63,7 @@ def train(config: TrainConfig, bar: bool = True, plugins: Sequence[Plugin] = ())
 
 def _run_flow(plugins: Sequence[Plugin], config: TrainConfig) -> Run:
     try:
-        planned = plan(config, plugins, open_run)
+        planned = plan_run(config, plugins, open_run)
         described = describe_here(planned)
     except Skipped as skipped:
         notify_skip(str(skipped))

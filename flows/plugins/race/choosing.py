@@ -116,7 +116,7 @@ class RaceResult:
             refused=dict(self.refused),
             reason=self.reason,
         )
-        return self.chosen.configured(self.config, self.work, planned=planned.model_dump())
+        return self.chosen.configured(self.config, self.work, planned=planned.model_dump(exclude_none=True))
 
 
 def plan(config: TrainConfig) -> RaceResult:

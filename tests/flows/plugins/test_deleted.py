@@ -25,10 +25,10 @@ print(run.digest)
 """
 COMMANDS = ("show plain", "replay plain", "list", "runs", "--help", "train --help", "resume plain --rounds 3")
 KERNEL = ("tests/contracts", "tests/storage/values", "tests/tasks/rounds/test_folds.py", "tests/tasks/algorithms")
-PLAIN = {"schedule", "export", "planned"}
+PLAIN = {"schedule", "export", "planned", "patience", "drift"}
 """Options whose names are plain words, too."""
-OTHERS = {"tasks/process_group/peers.py": {"accept"}, "tasks/rounds/timing.py": {"patience"}}
-"""Of a socket, and of a timer."""
+OTHERS = {"tasks/process_group/peers.py": {"accept"}}
+"""Of a socket."""
 
 
 def copied(folder: Path, without: str = "") -> Path:
@@ -90,7 +90,7 @@ def test_no_file_outside_of_plugins_names_an_option_of_one() -> None:
     assert knowing(HERE) == {}
 
 
-@pytest.mark.parametrize("option", ["patience", "accept", "on_busy", "log_file"])
+@pytest.mark.parametrize("option", ["target_accuracy", "accept", "on_busy", "log_file"])
 def test_an_option_that_is_put_back_as_a_field_is_found(option: str, tmp_path: Path) -> None:
     for top in ("flows", "tasks", "storage"):
         (tmp_path / top).mkdir()

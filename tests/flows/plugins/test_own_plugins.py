@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
-from roundweave.flows.reporting.reporter import LARGEST, without_pickles
+from roundweave.flows.reporting.reporter import LARGEST_PICKLE, without_pickles
 from roundweave.storage.errors import ExperimentDiffers, PluginFailed, RoundFailed
 from tests.commands import plain_command
 from tests.flows.command.in_process import said
@@ -222,7 +222,7 @@ def test_what_decides_bits_is_kept_in_the_run_and_goes_along(mine, capsys) -> No
 
 
 def test_what_prefect_shows_has_a_name_in_place_of_a_long_pickle() -> None:
-    text = "x " * LARGEST
+    text = "x " * LARGEST_PICKLE
     local = type(
         "Local", (rw.Plugin,), {"decides": True, "plan": lambda self, plan: text and plan, "__module__": "m"}
     )

@@ -46,7 +46,7 @@ class Longest(rw.Plugin):
 class InTurn(rw.Plugin):
     decides = True
     def plan(self, plan):
-        return plan.fill("in_turn", sampler=Turns(2))
+        return plan.fill("alternating", sampler=Turns(2))
 """
 FIELDS = {"partitions": 5, "rounds": 4, "local_steps": 2, "window": 3}
 ASKED = {"Longest": [[0, 1], [2, 3], [0, 4], [1, 2]], "InTurn": [[1, 2], [2, 3], [3, 4], [0, 4]]}
@@ -85,5 +85,5 @@ def test_whom_a_round_asks_does_not_depend_on_the_executor_and_is_replayed(confi
 def test_what_has_no_place_for_a_sampler_is_refused(config) -> None:
     with pytest.raises(UsageError, match=r"^most and cohort both decide the sampler; leave one of them out$"):
         plan(config("Longest", cohort=2))
-    with pytest.raises(UsageError, match=r"^in_turn draws rounds, and a parameter server has none"):
+    with pytest.raises(UsageError, match=r"^alternating draws rounds, and a parameter server has none"):
         plan(config("InTurn", algorithm="fed_buff", buffer=2, executor="inline"))

@@ -1,3 +1,5 @@
+"""Sections of a run are read as they were written, of the round of which they were written."""
+
 from __future__ import annotations
 
 import json
