@@ -42,8 +42,11 @@ class Plugin(Config):
 
     decides: ClassVar[bool] = False
     watches: ClassVar[bool] = False
-    always: ClassVar[bool] = False
-    """Whether it takes part also where none of its options is given."""
+
+    @classmethod
+    def takes_part(cls, config: TrainConfig) -> bool:
+        """Whether it takes part in a training: where one of its options is not at its default."""
+        return any(getattr(config, name) != field.get_default() for name, field in cls.model_fields.items())
 
     def around(self, config: TrainConfig) -> AbstractContextManager[None]:
         """A context that is open around the whole training, from before its plan to after its end."""
@@ -126,7 +129,3 @@ class Plugin(Config):
     def may_end(self) -> bool:
         """Whether it may end the training after any round."""
         return type(self).committed is not Plugin.committed and not self.watches
-
-    def given(self) -> dict[str, Any]:
-        """The options that are not at their defaults."""
-        return {name: value for name, value in self if value != type(self).model_fields[name].get_default()}

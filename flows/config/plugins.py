@@ -131,8 +131,7 @@ class OwnPlugin(BaseModel):
 def active_plugins(config: Any) -> Iterator[Any]:
     """The plugins that take part in a training: those of which an option is given, and the user's own."""
     for plugin in plugin_classes():
-        made = plugin(**{name: getattr(config, name) for name in plugin.model_fields})
-        if plugin.always or made.given():
-            yield made
+        if plugin.takes_part(config):
+            yield plugin(**{name: getattr(config, name) for name in plugin.model_fields})
     # A name alone stands for a long pickle in what Prefect shows.
     yield from (own.made() for own in config.plugins if isinstance(own.name, Code))

@@ -6,10 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from roundweave.flows.config.base import Skipped
 from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.reporting.listening import notice
-from roundweave.storage.errors import ExperimentDiffers, PluginFailed, StoreError, UsageError, failing_as, located
+from roundweave.storage.errors import (
+    CODE_RAISES,
+    ExperimentDiffers,
+    PluginFailed,
+    RoundweaveError,
+    StoreError,
+    UsageError,
+    located,
+)
 from roundweave.storage.runs.names import aliases, find_run, holder_of, is_run, new_name, run_address, stored_round
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import is_reference, short_name
@@ -38,11 +47,15 @@ def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
 
 
 def through(value: T, plugins: Iterable[Any], hook: str, *given: Any) -> T:
-    """What a hook of each plugin in turn makes of a value; raises `PluginFailed`, and what plugins refuse."""
+    """What a hook of each plugin in turn makes of a value; raises `PluginFailed`, or what plugins refuse."""
     for plugin in plugins:
         failed = f"plugin {plugin.label()} failed"
-        with failing_as(lambda error, failed=failed: PluginFailed(f"{failed} with {located(error)}")):  # type: ignore[misc]
+        try:
             found = getattr(plugin, hook)(value, *given)
+        except (RoundweaveError, Skipped):
+            raise
+        except CODE_RAISES as error:
+            raise PluginFailed(f"{failed} with {located(error)}") from error
         if not isinstance(found, type(value)):
             raise PluginFailed(f"{failed}: {hook} must return a {type(value).__name__}, not {found!r}")
         value = found

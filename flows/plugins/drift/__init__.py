@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 class Drift(Plugin):
     """Tells how far examples have drifted from those of the run that a run begins with, or rejects the run."""
 
-    always: ClassVar[bool] = True
-
     drift: Literal["tell", "refuse"] = Field(
         default="tell",
         description="where the examples have drifted far from those of the run in start_from: tell, or reject it",
     )
+
+    @classmethod
+    def takes_part(cls, config: TrainConfig) -> bool:
+        """Where a run begins with another one, or may be rejected."""
+        return config.start_from is not None or super().takes_part(config)
 
     def fits(self, config: TrainConfig) -> None:
         """Refuse a comparison of columns of which sites do not tell."""

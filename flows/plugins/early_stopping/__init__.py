@@ -23,4 +23,4 @@ class EarlyStopping(Plugin):
         from roundweave.flows.plugins.early_stopping.rule import Rule
 
         rule = Rule(self.target_accuracy, self.patience, plan.config.best or "loss")
-        return plan.add(stops=rule, needs_scores=next(iter(self.given())))
+        return plan.add(stops=rule, needs_scores="patience" if self.target_accuracy is None else "target_accuracy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 class Race(Plugin):
     """Chooses the strategy of training that learns the most in the same time, by a race."""
 
-    always: ClassVar[bool] = True
-
     planned: dict[str, Any] | None = Field(
         default=None, description="what `roundweave plan` has chosen, and why", json_schema_extra={"flags": []}
     )
 
+    @classmethod
+    def takes_part(cls, config: TrainConfig) -> bool:
+        """Where the algorithm is left to the race."""
+        return config.algorithm.name == AUTO
+
     def fits(self, config: TrainConfig) -> None:
         """Refuse fields whose meaning depends on what the race decides."""
-        if config.algorithm.name != AUTO:
-            return
         if getattr(config, "on_complete", None) == "extend":
             raise ValueError("on_complete = extend adds rounds, and auto counts epochs; name an algorithm")
         if config.cohort is not None or config.sites:
@@ -37,8 +38,6 @@ class Race(Plugin):
 
     def rehearse(self, config: TrainConfig) -> TrainConfig:
         """Check the work of which the race is; what is tried is a single partition of it."""
-        if config.algorithm.name != AUTO:
-            return config
         from roundweave.flows.plugins.race.strategies import workload
 
         tried: Any = workload(config)[1].plan.config
@@ -46,8 +45,6 @@ class Race(Plugin):
 
     def found(self, config: TrainConfig, run: StoredRun | None) -> TrainConfig:
         """The configuration with the strategy that its run was begun with, or that a race chooses."""
-        if config.algorithm.name != AUTO:
-            return config
         from roundweave.flows.plugins.race.choosing import chosen
 
         made: Any = chosen(config, run)

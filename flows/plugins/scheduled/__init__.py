@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field
 
 from roundweave.flows.config.base import Skipped, checked_by
 from roundweave.flows.plugin import Plugin
-from roundweave.flows.plugins.scheduled.dates import DAY, dated, moment
+from roundweave.flows.plugins.scheduled.dates import DAY, dated, dates_of, is_dated, moment
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ExperimentDiffers, RunBusy, nearest
 
@@ -38,8 +38,6 @@ Skips = Annotated[bool | Literal["skip"] | None, AfterValidator(bool)]
 class Scheduled(Plugin):
     """Trains a configuration again and again: dated names, and what to do where nothing is new."""
 
-    always: ClassVar[bool] = True
-
     on_complete: Literal["new", "extend", "skip"] | None = Field(
         default=None,
         description="where the run of this name is complete: another, dated name, so many more rounds, or nothing",
@@ -57,6 +55,11 @@ class Scheduled(Plugin):
     on_busy: Skips = Field(
         default=False, description="skip: end without a failure where another process writes the run"
     )
+
+    @classmethod
+    def takes_part(cls, config: TrainConfig) -> bool:
+        """Where one of its options is given, or a text has a date."""
+        return super().takes_part(config) or any(map(is_dated, dates_of(config).values()))
 
     def fits(self, config: TrainConfig) -> None:
         """Refuse what is about runs of a name, or of another run, where there is none."""

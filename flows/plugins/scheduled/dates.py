@@ -28,14 +28,17 @@ def dated(config: Any, due: datetime | None = None) -> Any:
     what is no date.
     """
     day = moment(config, due)
-    values = {name: getattr(config, name, None) for name in DATED}
-    values["algorithm"] = config.algorithm.model_extra
-    filled = {name: _filled(value, day) for name, value in values.items() if is_dated(value)}
+    filled = {name: _filled(value, day) for name, value in dates_of(config).items() if is_dated(value)}
     if getattr(config, "retain", None) and config.name and not config.schedule:
         filled["schedule"] = names_of_runs(config)
     if "algorithm" in filled:
         filled["algorithm"] = config.algorithm.model_copy(update=filled["algorithm"])
     return config.model_copy(update=filled)
+
+
+def dates_of(config: Any) -> dict[str, Any]:
+    """The values of the fields whose texts may have dates, by name."""
+    return {name: getattr(config, name, None) for name in DATED} | {"algorithm": config.algorithm.model_extra}
 
 
 def moment(config: Any, due: datetime | None = None) -> datetime:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import roundweave as rw
-from roundweave.flows.planning.naming import find
+from roundweave.flows.planning.naming import configure, find
 from roundweave.storage.errors import CheckpointError, StoreDamaged, UsageError
 from roundweave.storage.rounds.columns import KEY
 from roundweave.storage.runs.names import holders
@@ -88,7 +88,7 @@ def test_a_night_that_has_drifted_is_rejected_before_it_trains(trained, tmp_path
     assert f"drift: {begins[0]}" in capfd.readouterr().err
     assert run.verify().sound
     assert holders(tmp_path / "runs") == {}
-    following = find(nights.night(name="night-3", start_from="night-*@-1"))[0]
+    following = find(configure(nights.night(name="night-3", start_from="night-*@-1")))[0]
     assert f"{following.start_from}".endswith("night-1.zarr@-1")
 
 

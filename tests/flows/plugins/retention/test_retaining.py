@@ -12,7 +12,7 @@ import pytest
 import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.config.recorded import resumed_config
-from roundweave.flows.planning.naming import find
+from roundweave.flows.planning.naming import configure
 from roundweave.storage.errors import PlaceError
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.lease import hold_lease
@@ -97,5 +97,5 @@ def test_a_night_is_resumed_though_its_name_has_no_date_any_more() -> None:
     last = rw.train(config(retain="14d"))
     longer = resumed_config(last.name, None, False, {"rounds": 2})
     assert (rw.train(longer).done, "schedule" in last.config) == (2, False)
-    again, _ = find(find(config(retain="14d"))[0])
+    again = configure(configure(config(retain="14d")))
     assert again.schedule == r"night\-\d{8}"

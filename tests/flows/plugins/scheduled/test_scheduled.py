@@ -13,7 +13,7 @@ import pytest
 import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.config.recorded import resumed_config
-from roundweave.flows.planning.naming import find
+from roundweave.flows.planning.naming import configure, find
 from roundweave.storage.errors import ExperimentDiffers, RoundFailed, RunBusy
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.lease import hold_lease
@@ -157,7 +157,7 @@ def test_runs_that_are_not_complete_or_damaged_are_passed_over(capfd) -> None:
     Path(cut.address, "commits", "2.json").unlink()
     damaged = trained(name="night-3")
     Path(damaged.address, "zarr.json").write_text("{")
-    now, run = find(night(name="night-4", start_from="night-*@-1"))
+    now, run = find(configure(night(name="night-4", start_from="night-*@-1")))
     assert run is None
     assert now.start_from == f"{whole.address}@-1"
     assert capfd.readouterr().err.startswith("night-3 is passed over: ")

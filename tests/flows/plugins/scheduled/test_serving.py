@@ -23,7 +23,7 @@ from prefect.server.schemas.schedules import CronSchedule
 
 from roundweave import TrainConfig, UsageError, open_run
 from roundweave.flows.config.files import read_toml
-from roundweave.flows.planning.naming import find
+from roundweave.flows.planning.naming import configure
 from roundweave.flows.plugins.scheduled.serving import deploy
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
@@ -136,7 +136,7 @@ def test_schedules_and_dates_go_by_one_clock_when_summer_begins_and_ends(deploye
         names = []
         for each in due:
             monkeypatch.setattr(time, "time", each.timestamp)
-            names.append(find(config)[0].name)
+            names.append(configure(config).name)
         first = date.fromisoformat(f"{names[0]}".removeprefix("night-"))
         assert first.day == int(instants[0][:2])
         assert names == [f"night-{first + timedelta(days):%Y%m%d}" for days in range(len(due))]
@@ -149,7 +149,7 @@ def test_schedules_go_by_the_clock_of_this_machine_unless_another_is_named(deplo
     _, config = deployed("tokyo", "0 2 * * *")
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setattr(time, "time", datetime.fromisoformat("2027-05-09T15:30Z").timestamp)
-    assert (config.timezone, find(config)[0].name) == ("Asia/Tokyo", "night-20270510")
+    assert (config.timezone, configure(config).name) == ("Asia/Tokyo", "night-20270510")
 
 
 ANYWHERE = ["deploy", "often.toml", "--work-pool", "any"]
