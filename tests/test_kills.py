@@ -18,7 +18,7 @@ import torch
 
 from roundweave import Run, TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.hierarchy import schema
 from roundweave.storage.places import local
 from roundweave.storage.places.local import LocalPlace
@@ -98,7 +98,7 @@ def trained(root: Path, data: str, algorithm: str = "scaffold") -> Run:
     executor, most = InlineExecutor(), 1 if partitions == 3 else 32
     with (
         patch.multiple(schema, MOST_SHARDS=most, SHARDS_OF_PROCESS=1),
-        prepared(plan(config), executor) as ready,
+        prepare(plan(config), executor) as ready,
     ):
         assert ready.store.schema.shard == (3 if partitions == 3 else 1)
         if ready.done < config.rounds:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from roundweave import Run, TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.executors.inline import InlineExecutor
@@ -25,7 +25,7 @@ def trained(
     executor = executor or InlineExecutor()
     kind = "inline" if isinstance(executor, InlineExecutor) else "graph"
     config = TrainConfig(**{"root": root, "executor": kind} | fields)
-    with prepared(plan(config), executor) as ready:
+    with prepare(plan(config), executor) as ready:
         first = ready.done + 1
         while first <= config.rounds:
             last = min(first + window - 1, config.rounds)

@@ -82,7 +82,7 @@ def address_of_run(config: TrainConfig) -> str:
     return config.address or run_address(config.root, config.name or "")
 
 
-def past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run:
+def train_past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run:
     """What `train` returns for a configuration, or for another one where its run is of another experiment.
 
     Raises `ExperimentDiffers` unless a plugin says which other one.
@@ -94,7 +94,7 @@ def past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run
         other: TrainConfig | None = next(filter(None, others), None)
         if other is None:
             raise
-        return past_others(train, other)
+        return train_past_others(train, other)
 
 
 def is_pattern(start: Any) -> bool:

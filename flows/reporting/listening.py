@@ -115,7 +115,7 @@ class Follower(Listener):
         self._events.get()()
 
 
-def followed(report: Report, function: Callable[[], Any]) -> Any:
+def follow(report: Report, function: Callable[[], Any]) -> Any:
     """Call a function that a thread reports, and wait for that; within a flow run it is reported in place.
 
     Meanwhile SIGTERM raises `KeyboardInterrupt` in the main thread, as Ctrl-C does.

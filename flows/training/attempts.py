@@ -16,7 +16,7 @@ from roundweave.storage.errors import TookTooLong, UsageError
 from roundweave.storage.runs.names import is_run, run_address
 
 
-def attempted(config: TrainConfig) -> TrainConfig:
+def take_up_attempt(config: TrainConfig) -> TrainConfig:
     """The configuration of the current flow run's attempt: a later one is of the run that an earlier one began.
 
     Prefect, which makes the attempts, is told of how many there are to be. It learns that from here, since a

@@ -11,14 +11,14 @@ from roundweave.flows.config.algorithms import without_form
 from roundweave.flows.config.base import Skipped
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe_here
-from roundweave.flows.planning.naming import configure, past_others
+from roundweave.flows.planning.naming import configure, train_past_others
 from roundweave.flows.planning.plan import plan_run
 from roundweave.flows.reporting.listening import in_flow, listening, notify_skip
 from roundweave.flows.reporting.outcomes import RunEnd
 from roundweave.flows.reporting.progress import titled
 from roundweave.flows.serving.ahead import started
 from roundweave.flows.stored import Run, open_run
-from roundweave.flows.training.attempts import attempted, in_time
+from roundweave.flows.training.attempts import in_time, take_up_attempt
 from roundweave.flows.training.hooks import around
 from roundweave.flows.training.rounds import train_rounds
 from roundweave.storage.runs.names import run_name
@@ -35,9 +35,9 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
         Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do,
         and one named "Rejected" where its gate did not accept the run.
         """
-        named = configure(attempted(config))
+        named = configure(take_up_attempt(config))
         with around(config):
-            return as_flow(named, partial(past_others, _train, named))
+            return as_flow(named, partial(train_past_others, _train, named))
 
 
 def _train(config: TrainConfig) -> Run:

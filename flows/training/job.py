@@ -114,7 +114,7 @@ class Prepared:
 
 
 @contextmanager
-def prepared(
+def prepare(
     plan: Plan, executor: Executor, described: Described | None = None, *, must_fit: bool = True
 ) -> Iterator[Prepared]:
     """Create a planned run or open it, and lock it for writing while the context is open.

@@ -12,7 +12,7 @@ from roundweave.flows.planning.plan import Plan
 from roundweave.flows.reporting.listening import Raises, listening, notice, notify_begin, notify_commit, reported
 from roundweave.flows.stored import Run
 from roundweave.flows.training.hooks import Hooks
-from roundweave.flows.training.job import Prepared, prepared
+from roundweave.flows.training.job import Prepared, prepare
 from roundweave.storage.errors import cut
 from roundweave.storage.rounds.columns import read_columns
 from roundweave.storage.rounds.commits import JUDGEMENT, Commit, read_section, write_section
@@ -51,7 +51,7 @@ def train_rounds(plan: Plan, described: Described | None, executor: Executor) ->
     """
     config, hooks = plan.config, Hooks(plan.plugins, plan.address, plan.config.root)
     try:
-        with prepared(plan, executor, described) as run, listening(Raises()):
+        with prepare(plan, executor, described) as run, listening(Raises()):
             notify_begin(run.store.address)
             hooks.began(config.rounds)
             if run.done or not is_rejected(run.store):

@@ -10,11 +10,11 @@ from roundweave.flows.config.base import Skipped
 from roundweave.flows.config.plugins import OwnPlugin
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe_here
-from roundweave.flows.planning.naming import configure, past_others
+from roundweave.flows.planning.naming import configure, train_past_others
 from roundweave.flows.planning.plan import plan_run
 from roundweave.flows.plugin import Plugin
 from roundweave.flows.reporting.bar import bar_of_rounds
-from roundweave.flows.reporting.listening import begun, followed, going_on, notify_skip
+from roundweave.flows.reporting.listening import begun, follow, going_on, notify_skip
 from roundweave.flows.serving.ahead import ahead, reachable
 from roundweave.flows.stored import Run, open_run
 from roundweave.flows.training.hooks import around
@@ -56,7 +56,7 @@ def train(config: TrainConfig, bar: bool = True, plugins: Sequence[Plugin] = ())
     before = len(begun)
     try:
         with around(config, beside), bar_of_rounds(config.rounds, bar):
-            return past_others(partial(_run_flow, beside), configure(config, beside))
+            return train_past_others(partial(_run_flow, beside), configure(config, beside))
     except KeyboardInterrupt:
         raise Interrupted(going_on(begun[-1] if len(begun) > before else None)) from None
 
@@ -71,7 +71,7 @@ def _run_flow(plugins: Sequence[Plugin], config: TrainConfig) -> Run:
     try:
         with ahead(planned.config, planned.config.site_of_each) as executor:
             train = partial(train_rounds, planned, described, executor)
-            followed(partial(_as_flow_run, planned.config), train)
+            follow(partial(_as_flow_run, planned.config), train)
     except Skipped as skipped:  # which the flow run has said
         return Run(skipped.address, config.root)
     return Run(planned.address, config.root)

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from roundweave import Algorithm, Map, Mean, Sgd, TrainConfig, Update
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import Prepared, prepared
+from roundweave.flows.training.job import Prepared, prepare
 from roundweave.tasks.executors.base import Executor
 
 Numbers = Annotated[list[int], typer.Option()]
@@ -78,7 +78,7 @@ def begun(executor: Executor, /, **fields: Any) -> Iterator[Prepared]:
     """A run without Prefect, under a root of its own, which is deleted, if none is given."""
     with (
         tempfile.TemporaryDirectory() as root,
-        prepared(plan(TrainConfig(**{"root": root} | fields)), executor) as ready,
+        prepare(plan(TrainConfig(**{"root": root} | fields)), executor) as ready,
     ):
         yield ready
 

@@ -16,7 +16,7 @@ from roundweave.flows.planning.plan import Plan, plan_rounds
 from roundweave.flows.plugins.race.racing import Point
 from roundweave.flows.plugins.race.strategies import Strategy, Workload
 from roundweave.flows.stored import open_run
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.places.base import join_address
 from roundweave.storage.places.schemes import place_of
@@ -161,7 +161,7 @@ class Lane:
         Rounds beyond the end of the run are not scored.
         """
         executor = self.bench.executors[self.strategy.executor]
-        with prepared(self.plan, executor, must_fit=False) as run:
+        with prepare(self.plan, executor, must_fit=False) as run:
             self.rounds, seconds = run.done, None
             self.timing.begin()
             while not self.timing.rounds or self.rounds * self.worth < until:
@@ -179,7 +179,7 @@ class Lane:
     def refine(self) -> None:
         """Score about `FINE` earlier rounds of the strategy, more of them near the start than near the end."""
         last = max(self.scores)
-        with prepared(self.plan, self.bench.executors[self.strategy.executor], must_fit=False) as run:
+        with prepare(self.plan, self.bench.executors[self.strategy.executor], must_fit=False) as run:
             self._score(run.job, {round(last ** (place / FINE)) for place in range(FINE)})
 
     def _score(self, job: Job, rounds: set[int]) -> None:

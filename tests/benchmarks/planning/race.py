@@ -33,7 +33,7 @@ from roundweave.flows.planning.plan import plan
 from roundweave.flows.plugins.race.choosing import bench_for
 from roundweave.flows.plugins.race.strategies import Strategy, Workload, strategies, workload
 from roundweave.flows.plugins.race.trying import Bench
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from tests.benchmarks.rounds import show
 
 SHARE, SCORES, FAR, SEEDS = 0.97, 20, 2.0, 3
@@ -157,7 +157,7 @@ class Cell:
     def trained(self, strategy: Strategy, **more: Any) -> pd.DataFrame:
         """The history of a run of a strategy, in its own way or with other fields; the run is deleted."""
         executor = self.bench.executors[strategy.executor]
-        with prepared(plan(strategy.configured(self.config, self.work, **more)), executor) as ready:
+        with prepare(plan(strategy.configured(self.config, self.work, **more)), executor) as ready:
             commit, seconds = ready.store.log.read(0), None
             while commit.round < ready.job.attempt.rounds and not ready.job.attempt.stop_reason(commit):
                 last = min(commit.round + ready.window(seconds), ready.job.attempt.rounds)

@@ -21,7 +21,7 @@ import typer
 
 from roundweave import Examples, Map, Objective, Reduce, Run, State, TrainConfig, Update, reduce_all
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.algorithms.reduces.table import find_reduce
 from roundweave.tasks.executors.inline import InlineExecutor
@@ -75,7 +75,7 @@ class Bench:
             planned, executor = plan(config), InlineExecutor()
             attacked = Corrupted(planned.algorithm.map, self.seed, count, alike)
             algorithm = replace(planned.algorithm, map=attacked)
-            with prepared(replace(planned, algorithm=algorithm), executor) as ready:
+            with prepare(replace(planned, algorithm=algorithm), executor) as ready:
                 *_, last = executor.run(ready.job, 1, self.rounds)
             assert last.score is not None
             return 100 * last.score.values["accuracy"], milliseconds(Run(ready.store.path), algorithm.reduce)

@@ -21,7 +21,7 @@ from rich.console import Console
 import roundweave as rw
 from roundweave.flows.planning.describing import Described, describe
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.runs.names import default_root
 from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.executors.inline import InlineExecutor
@@ -91,7 +91,7 @@ def main(file: Path, rounds: int = 20, root: Path = ROOT) -> None:
     torch.set_num_threads(1)
     console, executor = Console(), InlineExecutor()
     described = configured(file, rounds, root)
-    with prepared(described.plan, executor, described) as ready, console.status("training"):
+    with prepare(described.plan, executor, described) as ready, console.status("training"):
         for commit in executor.run(ready.job, ready.done + 1, rounds):
             console.print(f"round {commit.round} after {commit.seconds:.0f} s")
     history = rw.open_run(NAME, root).history()

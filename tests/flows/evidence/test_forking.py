@@ -15,7 +15,7 @@ from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.config.train import Execution, TrainConfig
 from roundweave.flows.planning.plan import plan
 from roundweave.flows.reporting.listening import Listener, listening
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.errors import CheckpointError, NotARun, RoundMissing
 from roundweave.tasks.executors.inline import InlineExecutor
 from tests.counting import counting
@@ -31,7 +31,7 @@ def forked(place: str, **changes: object) -> tuple[rw.Run, list[str]]:
     """The run that a fork makes without Prefect, and what was noticed."""
     config = rw.fork(place, **{"executor": "inline", "rounds": 1, "name": "fork"} | changes)
     notices, executor = Mock(spec=Listener), InlineExecutor()
-    with listening(notices), prepared(plan(config), executor) as ready:
+    with listening(notices), prepare(plan(config), executor) as ready:
         list(executor.run(ready.job, 1, config.rounds))
     return rw.open_run(config.name), [call.args[0] for call in notices.notice.call_args_list]
 

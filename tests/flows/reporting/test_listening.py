@@ -12,7 +12,6 @@ import pytest
 
 from roundweave.flows.reporting.listening import (
     Listener,
-    followed,
     listening,
     notice,
     notify_commit,
@@ -65,7 +64,7 @@ def test_reports_are_in_the_order_of_what_they_are_about_and_each_listener_hears
         return 3
 
     with listening(user):
-        assert followed(heard(log, "outer"), train) == 3
+        assert follow(heard(log, "outer"), train) == 3
     assert user.all == [1, 2, "a line"]
     assert log.all == ["outer begins", 1, "inner begins", 2, "inner ends", "a line", "outer ends"]
 
@@ -78,7 +77,7 @@ def test_an_error_is_raised_where_it_is_and_ends_all_reports_of_it() -> None:
         raise ValueError(2)
 
     with listening(user), pytest.raises(ValueError, match="2"):
-        followed(heard(log, "outer"), lambda: reported(heard(log, "inner"), fail))
+        follow(heard(log, "outer"), lambda: reported(heard(log, "inner"), fail))
     error = "ValueError(2)"
     ends = [f"inner: {error}", "inner ends", f"outer: {error}", "outer ends"]
     assert log.all == ["outer begins", "inner begins", 1, *ends]
@@ -97,7 +96,7 @@ def test_a_function_is_done_though_nothing_can_be_reported_until_then() -> None:
         commit(2)
         done.set()
 
-    followed(late, train)
+    follow(late, train)
     assert log.all == ["outer begins", 1, 2, "outer ends"]
 
 
@@ -108,7 +107,7 @@ def test_what_cannot_be_reported_is_said_once_and_changes_nothing() -> None:
         raise OSError("no server")
 
     with listening(user):
-        assert followed(fails, lambda: commit(1) or 5) == 5
+        assert follow(fails, lambda: commit(1) or 5) == 5
     assert user.all == [1, "Prefect was not told all (OSError: no server); the run itself is not affected"]
 
 

@@ -14,7 +14,7 @@ from distributed import Client
 
 from roundweave import Run, TrainConfig, open_run
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.errors import RoundPruned
 from roundweave.storage.places.local import LocalPlace
 from roundweave.storage.rounds.store import RoundStore
@@ -134,7 +134,7 @@ def cut(tmp_path: Path) -> Callable[..., Path]:
     def train(keep: str, **fields: object) -> Path:
         executor = InlineExecutor()
         config = TrainConfig(root=tmp_path / "runs", name="cut", keep=keep, **fields)
-        with prepared(plan(config), executor) as ready:
+        with prepare(plan(config), executor) as ready:
             made = executor.run(ready.job, 1, 8)
             for _ in range(5):
                 next(made)

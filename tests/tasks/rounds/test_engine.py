@@ -9,7 +9,7 @@ import pytest
 
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.inline import InlineExecutor
@@ -26,7 +26,7 @@ from tests.rows import but_first
 def run_in(root: Path, name: str = "run", **fields: Any) -> Any:
     small = {"model": "logistic", "partitions": 2, "rounds": 6, "evaluate_every": 6}
     config = TrainConfig(executor="inline", root=root, name=name, **small | fields)
-    return prepared(plan(config), InlineExecutor())
+    return prepare(plan(config), InlineExecutor())
 
 
 FIRST = [("map", 0.0, True), ("commit", 0.0, True), ("commit", 3600.0, False)]

@@ -10,7 +10,7 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.clusters import workers
 from roundweave.tasks.executors.graph import GraphExecutor
@@ -38,7 +38,7 @@ def test_what_was_in_hand_is_mapped_again_from_its_row(client, proven, tmp_path,
     config = rw.TrainConfig(root=tmp_path / "runs", name="run", **fields)
     for stop in (2, 5, 6, ROUNDS):
         executor = GraphExecutor(client)
-        with prepared(plan(config), executor) as ready:
+        with prepare(plan(config), executor) as ready:
             before = ready.store.log.read(ready.done)
             for commit in executor.run(ready.job, ready.done + 1, ROUNDS):
                 for partition, update in commit.updates.items():

@@ -12,7 +12,7 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.pruned import check_pruned
 from roundweave.storage.rounds.store import RoundStore
@@ -38,7 +38,7 @@ def some(tmp_path: Path) -> Callable[..., rw.Run]:
         config = rw.TrainConfig(
             root=tmp_path / "runs", name=name, rounds=last, executor="inline", **SMALL | fields
         )
-        with prepared(plan(config), executor) as ready:
+        with prepare(plan(config), executor) as ready:
             done = 0
             while done < rounds and ready.done + done < last:
                 first = ready.done + done + 1
@@ -154,7 +154,7 @@ def test_a_round_that_failed_is_done_again_with_the_same_arrival(some, tmp_path,
     monkeypatch.setattr(rw.Sgd, "__call__", fails_once)
     executor = InlineExecutor()
     config = rw.TrainConfig(root=tmp_path / "runs", name="failed", executor="inline", rounds=6, **SMALL | fields)
-    with prepared(plan(config), executor) as ready:
+    with prepare(plan(config), executor) as ready:
         while done < 6:
             try:
                 done = next(executor.run(ready.job, done + 1, done + 1)).round

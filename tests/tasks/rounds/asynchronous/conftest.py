@@ -11,7 +11,7 @@ import pytest
 
 from roundweave import Run, TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.tasks.algorithms.when import Asynchronous, Draw, Order, ServerRound
 from roundweave.tasks.executors.inline import InlineExecutor
@@ -41,7 +41,7 @@ def served(tmp_path: Path) -> Serve:
     def run(*partitions: int, rounds: int, **fields: object) -> Run:
         executor = InlineExecutor()
         config = TrainConfig(root=tmp_path / "runs", executor="inline", rounds=rounds, **fields)
-        with prepared(plan(config), executor) as ready:
+        with prepare(plan(config), executor) as ready:
             list(executor.run(replace(ready.job, order=Given(partitions)), 1, rounds))
         return Run(ready.store.address)
 

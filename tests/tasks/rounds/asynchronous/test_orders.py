@@ -20,7 +20,7 @@ from tests.rows import but_first
 Followed = tuple[list[ServerRound], list[Mapping[int, InFlight]]]
 
 
-def followed(order: Seeded, when: Asynchronous, partitions: int, rounds: int) -> Followed:
+def follow(order: Seeded, when: Asynchronous, partitions: int, rounds: int) -> Followed:
     """The first rounds_taken, and what partitions have in hand before each."""
     server = standing(None, range(partitions))
     rounds_taken, in_flight = [], []
@@ -37,7 +37,7 @@ def test_a_run_that_goes_on_from_any_round_goes_on_in_the_same_order(partitions,
     for buffer in range(1, partitions + 1):
         when = Asynchronous(buffer=buffer)
         order = Seeded(7, speeds[:partitions])
-        rounds_taken, in_flight = followed(order, when, partitions, 40)
+        rounds_taken, in_flight = follow(order, when, partitions, 40)
         for round in range(40):
             again = order.rounds(when, round + 1, in_flight[round])
             assert list(islice(again, 40 - round)) == rounds_taken[round:]
@@ -56,7 +56,7 @@ def test_partitions_take_shares_of_their_speeds(seed: int, speeds: list[float]) 
 
 
 def test_seeds_have_orders_of_their_own() -> None:
-    orders = [[i.partitions[0] for i in followed(Seeded(seed), Asynchronous(), 4, 30)[0]] for seed in range(5)]
+    orders = [[i.partitions[0] for i in follow(Seeded(seed), Asynchronous(), 4, 30)[0]] for seed in range(5)]
     assert len({tuple(order) for order in orders}) == 5
 
 
@@ -67,7 +67,7 @@ def test_a_recorded_order_is_the_one_that_was_recorded(train, options) -> None:
     fields = {"model": "logistic", "partitions": 3, "rounds": 8}
     run = train(**fields, **options, speeds=(1, 1, 0.3), name="run")
     when = Asynchronous(buffer=options.get("buffer", 1))
-    wanted, in_flight = followed(Seeded(0, (1, 1, 0.3)), when, 3, 8)
+    wanted, in_flight = follow(Seeded(0, (1, 1, 0.3)), when, 3, 8)
     assert list(islice(Recorded(run.address).rounds(when, 1, in_flight[0]), 8)) == wanted
     assert list(islice(Recorded(run.address).rounds(when, 4, in_flight[3]), 5)) == wanted[3:]
 

@@ -11,7 +11,7 @@ from distributed import Client
 
 from roundweave import Run, TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.persistence import recomputing
@@ -37,7 +37,7 @@ def cut_short(tmp_path: Path) -> Callable[..., Run]:
 
     def cut(committed: int, **fields: object) -> Run:
         config, executor = TrainConfig(**fields, root=tmp_path / "runs", executor="inline"), InlineExecutor()
-        with prepared(plan(config), executor) as ready:
+        with prepare(plan(config), executor) as ready:
             made = executor.run(ready.job, ready.done + 1, config.rounds)
             list(islice(made, committed - ready.done))
         recomputing.REMEMBERED.clear()

@@ -8,7 +8,7 @@ import zarr
 
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.rounds.splits import split_record
 from roundweave.tasks.executors.inline import InlineExecutor
 from tests.rows import but_first
@@ -24,7 +24,7 @@ def splits(run) -> dict[str, list[int]]:
 def test_splits_are_written_as_rounds_use_them(train, tmp_path) -> None:
     config = TrainConfig(**FIELDS, rounds=1_000, name="a", root=tmp_path / "runs")
     executor = InlineExecutor()
-    with prepared(plan(config), executor) as ready:
+    with prepare(plan(config), executor) as ready:
         assert not (ready.store.path / "partitions").exists()
         list(executor.run(ready.job, 1, 3))
         kept = splits(ready.store)

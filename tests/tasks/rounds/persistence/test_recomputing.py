@@ -11,7 +11,7 @@ import torch
 
 import roundweave as rw
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.training.job import prepared
+from roundweave.flows.training.job import prepare
 from roundweave.storage.errors import RoundFailed, RoundPruned
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.upkeep.keep import Keep
@@ -32,7 +32,7 @@ SELDOM = {"keep": "updates:4", "evaluate_every": 100}
 def work_of(run: rw.Run, **fields: object) -> Work:
     """The work of a run's configuration."""
     config = rw.TrainConfig(**fields, root=Path(run.path).parent, rounds=run.done, name=run.name)
-    with prepared(plan(config), InlineExecutor()) as ready:
+    with prepare(plan(config), InlineExecutor()) as ready:
         return ready.job.work
 
 
