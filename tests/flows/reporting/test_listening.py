@@ -12,6 +12,7 @@ import pytest
 
 from roundweave.flows.reporting.listening import (
     Listener,
+    follow,
     listening,
     notice,
     notify_commit,
