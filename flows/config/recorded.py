@@ -11,9 +11,9 @@ from typing import Any
 
 from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
 from roundweave.flows.config.experiment import PREPARED, DataConfig, Experiment
-from roundweave.flows.config.plugins import OwnPlugin
+from roundweave.flows.config.plugins import OwnPlugin, plugin_classes
 from roundweave.flows.config.train import TrainConfig
-from roundweave.storage.errors import DataError, ExperimentDiffers, UsageError
+from roundweave.storage.errors import DataError, ExperimentDiffers, NotARun, UsageError
 from roundweave.storage.places.base import Where, above, address_of, full_address
 from roundweave.storage.runs.names import default_root, stored_round
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
@@ -74,9 +74,27 @@ def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mappi
     if run.algorithm == "merge":
         raise UsageError(f"{run.name} is a merge, and no rounds led to it; name a run that was trained")
     recorded = {name: value for name, value in run.config.items() if name in Experiment.model_fields}
-    recorded["plugins"] = [each for each in recorded.get("plugins", ()) if each["decides"]]
+    recorded["plugins"] = _deciding(run.config)
+    installed = {plugin.place() for plugin in plugin_classes()}
+    if lacking := [place for place in run.attributes.get("decided_by", ()) if place not in installed]:
+        raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
     check_trust(run, root, trust, Experiment(**recorded), BUILT_IN.keys() - changes.keys())
     return {**recorded, **changes}
+
+
+def _deciding(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The recorded plugins of the user's that decide bits; raises `NotARun` for what no run records.
+
+    A record may be anybody's. A name alone would stand for a file of this machine, which would be run.
+    """
+    deciding = list[dict[str, Any]]()
+    for each in recorded.get("plugins", []):
+        match each:
+            case {"name": dict(), "decides": bool(decides)}:
+                deciding += [each] * decides
+            case _:
+                raise NotARun(f"a record has the plugin {str(each)[:80]}, which no run records")
+    return deciding
 
 
 def forked(
@@ -145,7 +163,7 @@ def codes_of(config: DataConfig) -> tuple[Code, ...]:
 
 def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
     """The fields in which a recorded and a wanted experiment differ, each as a text ``field old -> new``."""
-    old = Experiment.of(recorded)
+    old = Experiment.of({**recorded, "plugins": _deciding(recorded)})
     before, after = _fields(old), _fields(wanted)
     if _identity(before["algorithm"]) == _identity(after["algorithm"]):
         before, after = (

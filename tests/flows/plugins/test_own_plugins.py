@@ -14,7 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 
 import roundweave as rw
-from roundweave.flows.config.recorded import resumed_config
+from roundweave.flows.config.recorded import differences, resumed_config
 from roundweave.flows.reporting.reporter import LARGEST_PICKLE, without_pickles
 from roundweave.storage.errors import ExperimentDiffers, PluginFailed, RoundFailed
 from tests.commands import plain_command
@@ -236,7 +236,7 @@ def test_that_of_a_package_is_needed_by_its_run(package) -> None:
     done = package("train", "--size", "0.01", "--name", "a", "--rounds", "2", *FLAGS)
     assert done.returncode == 0, done.stderr
     assert package("replay", "a", "--all", "--executor", "inline").returncode == 0
-    for again in (rw.open_run("a").replay, lambda: trained(rounds=3)):
+    for again in (rw.open_run("a").replay, lambda: trained(rounds=3), lambda: rw.fork("a@1")):
         with pytest.raises(rw.UsageError, match=r"^a needs the plugin noisy:Hiss, which is not here; install its"):
             again()
 
@@ -270,3 +270,12 @@ def test_that_of_a_run_from_elsewhere_is_run_with_trust_alone(own, tmp_path: Pat
             asked()
     assert not mark.exists()
     assert theirs.replay("all", trust=True).identical
+
+
+def test_a_record_that_names_a_file_of_this_machine_runs_nothing(own, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    reference = f"{own(MARKS.format(mark=str(mark)))}:Noise"
+    for named in (reference, {"name": reference, "decides": True}, {"name": {}, "decides": "no"}):
+        with pytest.raises(rw.RoundweaveError, match=r"a record has the plugin .*, which no run records"):
+            differences({"plugins": [named]}, rw.TrainConfig())
+    assert not mark.exists()
