@@ -11,23 +11,29 @@ from pathlib import Path
 
 import pytest
 
-from roundweave.tasks.data.partitions import Partition, Partitions
+from roundweave.tasks.data.partitions import Partitions
 from tests.flows.nights import trained
 from tests.patience import PATIENCE
 
 
 def test_after_a_run_none_of_its_examples_are_alive(monkeypatch) -> None:
-    drawn, load = [], Partitions.load
+    drawn = []
 
-    def watched(*arguments: object) -> Partition:
-        partition = load(*arguments)
-        drawn.extend(weakref.ref(each.inputs) for each in (partition.train, partition.held_out))
-        return partition
+    def watch(name: str) -> None:
+        load = getattr(Partitions, name)
 
-    monkeypatch.setattr(Partitions, "load", watched)
+        def watched(*arguments: object) -> object:
+            examples = load(*arguments)
+            drawn.append(weakref.ref(examples.inputs))
+            return examples
+
+        monkeypatch.setattr(Partitions, name, watched)
+
+    watch("load")
+    watch("held_out_part")
     trained()
     gc.collect()
-    assert drawn
+    assert len(drawn) >= 4
     assert [each for each in drawn if each() is not None] == []
 
 
