@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from roundweave.storage.rounds.commits import Commit
     from roundweave.storage.runs.run import StoredRun
     from roundweave.tasks.data.description import Description
+    from roundweave.tasks.own_code.tables import Table
 
 
 class Plugin(Config):
@@ -30,6 +31,8 @@ class Plugin(Config):
             its code and options are recorded, a resumed run must have the same, and a replay uses them.
         watches: Whether `committed` only looks on and never ends the training. Several rounds are then submitted
             at once; else one, so that the training ends at the very round.
+        last: Whether its hooks are called after those of all others, as one that packs what their maps send.
+        tables: What it names, such as compressors; `roundweave list` shows them by their titles.
 
     Example:
         >>> class Losses(rw.Plugin):
@@ -42,6 +45,8 @@ class Plugin(Config):
 
     decides: ClassVar[bool] = False
     watches: ClassVar[bool] = False
+    last: ClassVar[bool] = False
+    tables: ClassVar[Mapping[str, Table]] = {}
 
     @classmethod
     def takes_part(cls, config: TrainConfig) -> bool:

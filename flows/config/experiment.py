@@ -11,7 +11,7 @@ from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Names, rea
 from roundweave.flows.config.plugins import OwnPlugin, with_plugins
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
 from roundweave.tasks.algorithms.topology import TOPOLOGIES
-from roundweave.tasks.compute.compute import COMPRESSORS, Compute, find_compressor
+from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
@@ -208,10 +208,6 @@ class Experiment(Dealing):
         description="of forward passes; bf16 and fp16 are torch's autocast, with parameters in dtype",
     )
     compiled: bool = Field(default=False, description="let torch's compiler make the networks' code")
-    compress: str | None = Field(
-        default=None,
-        description=f"{', '.join(spelled(COMPRESSORS))}: how directions are sent, in fewer bytes",
-    )
     threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")
     stacked: int = Field(
         default=1, ge=1, description="small partitions to train side by side, with bits of their own"
@@ -234,8 +230,7 @@ class Experiment(Dealing):
     def compute(self) -> Compute:
         """How maps are computed; raises `UsageError` for fields that exclude one another."""
         shared = (self.stacked, self.ranks, self.units, self.hybrid)
-        compress = None if self.compress is None else find_compressor(self.compress)
-        return Compute(self.threads, *shared, self.device, self.precision, self.compiled, compress)
+        return Compute(self.threads, *shared, self.device, self.precision, self.compiled)
 
     @property
     def code(self) -> tuple[Code, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, create_model, model_validator
@@ -129,9 +130,12 @@ class OwnPlugin(BaseModel):
 
 
 def active_plugins(config: Any) -> Iterator[Any]:
-    """The plugins that take part in a training: those of which an option is given, and the user's own."""
-    for plugin in plugin_classes():
-        if plugin.takes_part(config):
-            yield plugin(**{name: getattr(config, name) for name in plugin.model_fields})
+    """The plugins that take part in a training: those of which an option is given, and the user's own.
+
+    Those that are to come last do.
+    """
+    named = [kind for kind in plugin_classes() if kind.takes_part(config)]
+    found = [kind(**{name: getattr(config, name) for name in kind.model_fields}) for kind in named]
     # A name alone stands for a long pickle in what Prefect shows.
-    yield from (own.made() for own in config.plugins if isinstance(own.name, Code))
+    found += [own.made() for own in config.plugins if isinstance(own.name, Code)]
+    yield from sorted(found, key=attrgetter("last"))

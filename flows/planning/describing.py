@@ -98,7 +98,6 @@ def describe(plan: Plan, gather: CallEach) -> Described:
             scorers = (*scorers, scorer)
         scorers = (*scorers, OwnExamples()) if config.score_partitions else scorers
     compute = config.compute.bound(objective, partitions)
-    algorithm = replace(algorithm, map=compute.wrapped(algorithm.map))
     decided = (algorithm, partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
     work = Work(objective, *decided, code=config.code, before=before, topology=plan.topology, scorers=scorers)

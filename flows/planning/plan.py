@@ -177,7 +177,7 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
         raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
     if topology and algorithm.apply != Sgd():
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
-    replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
+    algorithm = replace(algorithm, map=config.compute.scaled(algorithm.map))
     config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
@@ -185,6 +185,7 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     if config.drawn:
         planned = planned.fill("cohort", sampler=config.drawn)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
+    config.compute.mapper(planned.algorithm.map)  # a map that cannot be computed in this way is refused early
     recorded: list[str] = run.attributes.get("decided_by", []) if run else []
     if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
         raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")

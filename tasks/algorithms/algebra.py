@@ -84,7 +84,7 @@ def check_frozen(part: Part) -> None:
 
 
 def as_given(part: Any) -> str:
-    """A part with the options that differ from its defaults.
+    """A part, and those within it, with the options that differ from its defaults.
 
     >>> from roundweave import LocalSteps
     >>> as_given(LocalSteps(local_steps=5, clip_norm=1.0))
@@ -92,7 +92,8 @@ def as_given(part: Any) -> str:
     """
     options = [each for each in fields(part) if each.repr] if is_dataclass(part) else []
     given = {each.name: value for each in options if (value := getattr(part, each.name)) != each.default}
-    return f"{type(part).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+    texts = {name: as_given(value) if is_dataclass(value) else repr(value) for name, value in given.items()}
+    return f"{type(part).__name__}({', '.join(f'{name}={text}' for name, text in texts.items())})"
 
 
 class Map(Part, Protocol):

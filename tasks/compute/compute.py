@@ -21,10 +21,8 @@ from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.numerics.devices import AUTO, CPU
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import Code, WithCode
-from roundweave.tasks.own_code.tables import Entry, Table, make
 
 if TYPE_CHECKING:  # what wraps maps is imported by the runs that wrap them
-    from roundweave.tasks.compute.compressed import Compressor
     from roundweave.tasks.compute.tensor_parallel.shares import Shares
 
 TRIED = 32
@@ -32,26 +30,6 @@ TRIED = 32
 
 WHOLE_PRECISION = "float32"
 """The precision in which everything is computed in the dtype of the parameters."""
-
-
-COMPRESSORS: Table = {
-    "bf16": Entry("values of 2 bytes", ".compute.compressed:BFloat16"),
-    "int8": Entry("values of 1 byte, a scale for each tensor (Alistarh 2017)", ".compute.compressed:Int8"),
-    "sign": Entry("values of 1 bit, a scale for each tensor (Karimireddy 2019)", ".compute.compressed:Sign"),
-    "top_k": Entry("a share of the values, the largest (Lin 2018)", ".compute.compressed:TopK", "SHARE"),
-    "random_k": Entry("a share of the values, drawn (Stich 2018)", ".compute.compressed:RandomK", "SHARE"),
-    "powersgd": Entry("factors of matrices (Vogels 2019)", ".compute.compressed:PowerSgd", "RANK"),
-}
-
-
-def find_compressor(named: str) -> Compressor:
-    """The compressor of a text such as ``sign`` or ``top_k:0.01``; raises `UsageError`.
-
-    >>> find_compressor("powersgd:4")
-    PowerSgd(rank=4)
-    """
-    compressor: Compressor = make("compress", named, COMPRESSORS)
-    return compressor
 
 
 @dataclass(frozen=True)
@@ -62,8 +40,8 @@ class Compute:
     `ranks` how many ranks share a network. `units` names the unit groups that ranks divide, as `find_units` names
     them; without names, those are divided that divide most of the network. If `hybrid`, ranks divide the batch in
     the layers before these (Krizhevsky 2014). `device` is where maps and scores are computed, as torch names it,
-    and `precision` that of forward passes. If `compiled`, torch's compiler makes the networks' code. `compress`
-    packs directions. `shares` is what each rank has of a run's network, None before that is known.
+    and `precision` that of forward passes. If `compiled`, torch's compiler makes the networks' code. `shares` is
+    what each rank has of a run's network, None before that is known.
     """
 
     threads: int = 1
@@ -74,7 +52,6 @@ class Compute:
     device: str = CPU
     precision: str = WHOLE_PRECISION
     compiled: bool = False
-    compress: Compressor | None = None
     shares: Shares | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -84,31 +61,24 @@ class Compute:
             raise UsageError(f"stacked = {self.stacked} trains networks in one process; leave it out, or ranks")
         if self.precision == "fp16" and self.stacked > 1:
             raise UsageError("precision fp16 is for networks that are trained alone; leave it out, or stacked")
-        if (self.compiled or self.compress) and (self.ranks > 1 or self.stacked > 1):
-            what, other = "compiled" if self.compiled else "compress", "ranks" if self.ranks > 1 else "stacked"
-            raise UsageError(f"{what} is for networks that are trained alone; leave it out, or {other}")
+        if self.compiled and (self.ranks > 1 or self.stacked > 1):
+            other = "ranks" if self.ranks > 1 else "stacked"
+            raise UsageError(f"compiled is for networks that are trained alone; leave it out, or {other}")
         if self.ranks > 1 and (self.device not in (CPU, AUTO) or self.precision != WHOLE_PRECISION):
             given = f"device {self.device}" if self.precision == WHOLE_PRECISION else f"precision {self.precision}"
             raise UsageError(f"ranks share a network on processors, in its own dtype; leave {given} out, or ranks")
 
-    def wrapped(self, map: Map) -> Map:
-        """The map with the scaled losses and packed directions of these settings; raises `UsageError`."""
-        if self.compress:
-            from roundweave.tasks.compute.compressed import Compressed
-
-            return map if isinstance(map, Compressed) else Compressed(self._scaled(map), self.compress)
-        return self._scaled(map)
-
-    def _scaled(self, map: Map) -> Map:
+    def scaled(self, map: Map) -> Map:
+        """The map with the scaled losses of these settings; raises `UsageError`."""
         if self.precision != "fp16":
             return map
         from roundweave.tasks.compute.scaled import Scaled
 
-        return map if isinstance(map, Scaled) else Scaled(map)
+        return Scaled(map)
 
     def mapper(self, map: Map) -> Mapper:
         """The object that computes a map; raises `UsageError` if the map cannot be computed in this way."""
-        mapper = self._here(map := self.wrapped(map))
+        mapper = self._here(map)
         if (self.device, self.precision, self.compiled) == (CPU, WHOLE_PRECISION, False):
             return mapper
         from roundweave.tasks.compute.on_device import OnDevice

@@ -210,6 +210,10 @@ def test_what_decides_bits_has_the_same_ones_however_it_is_given_and_run(mine, c
     assert [each.round for each in run.recombine(reduce=rw.Median()).rounds] == [1, 2]
 
 
+def test_what_is_sent_is_packed_last(mine) -> None:
+    assert "Compressed(map=Noisy(map=LocalSteps(" in noisy(mine, compress="sign").attributes["algorithm"]
+
+
 def test_what_decides_bits_is_kept_in_the_run_and_goes_along(mine, capsys) -> None:
     run = noisy(mine)
     mine.write_text("raise RuntimeError('this is another file')")

@@ -13,15 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave.flows.plugins.compressed import COMPRESSORS
+from roundweave.flows.plugins.compressed.compressors import SLOT, packed
 from roundweave.storage.values.state import Layout, Update
 from roundweave.storage.values.tensors import TensorSpec, same_bits, tensor_bytes, views
-from roundweave.tasks.compute.compressed import SLOT, packed
-from roundweave.tasks.compute.compute import COMPRESSORS, find_compressor
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.rounds.guard import checked_update
+from tests.flows.plugins.compressed.packing import ODD, SMALL, drawn, find_compressor, rounds, sent_of
 from tests.rows import but_first
-from tests.tasks.compute.packing import ODD, SMALL, drawn, rounds, sent_of
 
 ROWS = {
     "bf16": 36 * 2,

@@ -1,4 +1,4 @@
-"""What each compressor makes of numbers, and what else sends packed directions; `tests.contracts` has the rest."""
+"""What each compressor makes of numbers, and what else sends packed directions; the contract of all is in `test_compressors`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import pytest
 import torch
 
 import roundweave as rw
+from roundweave.flows.plugins.compressed.compressors import SLOT, Compressed, RandomK, packed
 from roundweave.storage.values.tensors import TensorSpec, dtype_name, same_bits, views
 from roundweave.storage.values.tensors import pack as vectors_of
 from roundweave.tasks.algorithms.maps.gradient import Downpour
-from roundweave.tasks.compute.compressed import SLOT, Compressed, RandomK, packed
-from roundweave.tasks.compute.compute import find_compressor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.rounds.guard import checked_update
+from tests.flows.plugins.compressed.packing import ODD, SMALL, drawn, find_compressor, rounds, sent_of
 from tests.rows import but_first
-from tests.tasks.compute.packing import ODD, SMALL, drawn, rounds, sent_of
 
 
 def one(named: str, values: list[Any], dtype: str = "float32", seed: int = 0) -> list[Any]:

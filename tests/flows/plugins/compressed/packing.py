@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 import roundweave as rw
+from roundweave.flows.plugins.compressed import COMPRESSORS
+from roundweave.flows.plugins.compressed.compressors import SLOT, Compressed, Compressor
 from roundweave.storage.values.tensors import TensorSpec, Vectors, vector_sizes
-from roundweave.tasks.compute.compressed import SLOT, Compressed
-from roundweave.tasks.compute.compute import find_compressor
 from roundweave.tasks.numerics.pieces import accumulator
+from roundweave.tasks.own_code.tables import make
 
 SMALL = (TensorSpec("weight", "float32", (4, 8)), TensorSpec("bias", "float32", (4,)))
 ODD = (
@@ -40,6 +41,11 @@ class Given(rw.Map):
         assert SLOT not in carry
         vectors = isinstance(examples, dict)
         return rw.Update(examples, weight=2, metrics={"train_loss": 0.5}) if vectors else examples
+
+
+def find_compressor(named: str) -> Compressor:
+    """The compressor that an option of this text stands for."""
+    return make("compress", named, COMPRESSORS)
 
 
 def sent_of(named: str, given: Any, carry: Any | None = None, seed: int = 0, specs: Any = SMALL) -> Any:

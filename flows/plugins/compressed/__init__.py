@@ -1,0 +1,44 @@
+"""Sends directions in fewer bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from roundweave.flows.plugin import Plugin
+from roundweave.tasks.own_code.tables import Entry, Table, make, spelled
+
+if TYPE_CHECKING:
+    from roundweave.flows.planning.plan import Plan
+
+HOME = "roundweave.flows.plugins.compressed.compressors"
+
+COMPRESSORS: Table = {
+    "bf16": Entry("values of 2 bytes", f"{HOME}:BFloat16"),
+    "int8": Entry("values of 1 byte, a scale for each tensor (Alistarh 2017)", f"{HOME}:Int8"),
+    "sign": Entry("values of 1 bit, a scale for each tensor (Karimireddy 2019)", f"{HOME}:Sign"),
+    "top_k": Entry("a share of the values, the largest (Lin 2018)", f"{HOME}:TopK", "SHARE"),
+    "random_k": Entry("a share of the values, drawn (Stich 2018)", f"{HOME}:RandomK", "SHARE"),
+    "powersgd": Entry("factors of matrices (Vogels 2019)", f"{HOME}:PowerSgd", "RANK"),
+}
+
+
+class Compression(Plugin):
+    """Sends directions in fewer bytes."""
+
+    decides = True
+    last = True
+    tables: ClassVar = {"compressors": COMPRESSORS}
+
+    compress: str | None = Field(
+        default=None,
+        description=f"{', '.join(spelled(COMPRESSORS))}: how directions are sent, in fewer bytes",
+    )
+
+    def plan(self, plan: Plan) -> Plan:
+        """Wrap the map by one that packs its directions; a compressor is named as ``sign`` or ``top_k:0.01``."""
+        from roundweave.flows.plugins.compressed.compressors import Compressed
+
+        compressor = make("compress", self.compress or "", COMPRESSORS)
+        return plan.wrap(map=lambda inner: Compressed(inner, compressor))
