@@ -1,4 +1,4 @@
-"""What each compressor makes of numbers, and what else sends packed directions; the contract of all is in `test_compressors`."""
+"""What each compressor makes of numbers, and what else sends packed directions; see also `test_compressors`."""
 
 from __future__ import annotations
 
