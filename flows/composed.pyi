@@ -24,6 +24,13 @@ class TrainConfig(Kernel):
     export: tuple[str, ...]
     retain: str | None
     schedule: str | None
+    stacked: int
+    ranks: int
+    units: tuple[str, ...]
+    hybrid: bool
+    device: str
+    precision: Literal["float32", "bf16", "fp16"]
+    compiled: bool
     compress: str | None
     def __init__(
         self,

@@ -30,7 +30,7 @@ def machines(executor: Executor, work: Work, codes: tuple[Code, ...]) -> list[Ma
 
     They import what the user's `codes` do.
     """
-    partitions, asked = work.partitions, partial(_asked, work.compute.device, codes)
+    partitions, asked = work.partitions, partial(_asked, work.mapper.device, codes)
     if partitions.sites:
         called, site = partitions.called, partitions.site
         of_sites = executor.gather(asked, range(len(partitions.sites)))

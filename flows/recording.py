@@ -108,7 +108,7 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
         matches=algorithm.reduce.matches,
         observed=tuple(algorithm.map.observes),
     )
-    alone = algorithm.when.asynchronous or work.compute.ranks > 1 or work.partitions.sites
+    alone = algorithm.when.asynchronous or work.mapper.ranks > 1 or work.partitions.sites
     return schema if alone else schema.sharded(processes, work.partitions.taking_part)
 
 
@@ -134,7 +134,7 @@ class Needs:
         layout = work.objective.layout
         none = {spec.dtype: torch.empty(0, dtype=getattr(torch, spec.dtype)) for spec in layout.params}
         copies = min(COPIES, 2 + work.partitions.taking_part)
-        held = copies * specs_bytes(layout.params) // work.compute.ranks + 2 * specs_bytes(layout.frozen)
+        held = copies * specs_bytes(layout.params) // work.mapper.ranks + 2 * specs_bytes(layout.frozen)
         updates = work.algorithm.when.updates(work.partitions.taking_part)
         return cls(schema_of(work, work.algorithm.apply.init(none)), held, updates)
 

@@ -11,7 +11,6 @@ from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Names, rea
 from roundweave.flows.config.plugins import OwnPlugin, with_plugins
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
 from roundweave.tasks.algorithms.topology import TOPOLOGIES
-from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
@@ -198,39 +197,13 @@ class Experiment(Dealing):
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
     )
-    device: str = Field(
-        default="cpu",
-        pattern=r"^[a-z]\w*(:\d+)?$",
-        description="cpu, cuda, cuda:1, mps, xpu, where maps are computed; auto takes what every worker has",
-    )
-    precision: Literal["float32", "bf16", "fp16"] = Field(
-        default="float32",
-        description="of forward passes; bf16 and fp16 are torch's autocast, with parameters in dtype",
-    )
-    compiled: bool = Field(default=False, description="let torch's compiler make the networks' code")
     threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")
-    stacked: int = Field(
-        default=1, ge=1, description="small partitions to train side by side, with bits of their own"
-    )
-    ranks: int = Field(
-        default=1, ge=1, description="processes that share one network, each with a part of its layers"
-    )
-    units: Annotated[tuple[str, ...], BeforeValidator(at_commas)] = Field(
-        default=(), description="layers whose units ranks share, at commas; default: those that hold the most"
-    )
-    hybrid: bool = Field(default=False, description="whether ranks share the batch before these layers")
     mixed_hardware: bool = Field(
         default=False, description="accept unequal machines; withdraws the promise of equal bits"
     )
     plugins: Annotated[tuple[OwnPlugin, ...], BeforeValidator(at_commas)] = Field(
         default=(), description="FILE.py:Class of plugins of one's own, or tables of name and options"
     )
-
-    @property
-    def compute(self) -> Compute:
-        """How maps are computed; raises `UsageError` for fields that exclude one another."""
-        shared = (self.stacked, self.ranks, self.units, self.hybrid)
-        return Compute(self.threads, *shared, self.device, self.precision, self.compiled)
 
     @property
     def code(self) -> tuple[Code, ...]:
@@ -261,10 +234,6 @@ class Experiment(Dealing):
             raise ValueError(f"with a topology each partition trains its network in each round; leave {given} out")
         if self.sites and self.validation is not None:
             raise ValueError("validation is read by every worker, and sites share no data; leave validation out")
-        if self.sites and self.ranks > 1:
-            raise ValueError("ranks that share a network read all examples, and those of sites stay there")
         if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):
             raise ValueError(f"quorum {self.quorum} is more than the {taking_part} partitions of a round")
-        if self.precision != "float32" and self.dtype != "float32":
-            raise ValueError(f"precision {self.precision} is for parameters in float32, not in {self.dtype}")
         return self

@@ -11,10 +11,10 @@ from pydantic import Field
 from roundweave.flows.config.base import EachOwn, NamedOrOwn, Names
 from roundweave.flows.config.recorded import check_examples
 from roundweave.flows.config.train import ExecutorName
-from roundweave.flows.evidence.opening import OfRun, described_again, plan_again, recorded_training
+from roundweave.flows.evidence.opening import OfRun, described_again, plan_again
 from roundweave.flows.evidence.recomputing import open_again
 from roundweave.flows.evidence.replaying import other_network
-from roundweave.flows.planning.completing import named_or_own, scored_alone
+from roundweave.flows.planning.completing import scored_alone
 from roundweave.flows.planning.describing import check_stays, may_own_loss, objective_for
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import DataError, ModelError, NotARun, UsageError, failing_as
@@ -26,7 +26,6 @@ from roundweave.storage.runs.names import WhichRound
 from roundweave.storage.runs.round import Round
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.description import Description
-from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.networks.scores import SCORES
 from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.rounds.job import Work
@@ -118,17 +117,16 @@ def _on_other(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Score 
     with failing_as(lambda error: NotARun(f"{run.address}: its record of the data is damaged: {error}")):
         known = validated(Description, json.dumps(run.attributes["data"]))
     assert config.data is not None
-    training = recorded_training(run, config, data=run.config["data"])
-    forget_examples()
+    planned = plan_again(run, config, data=run.config["data"])
+    training = planned.config
     called = (f"run {run.name}", config.named).__getitem__
     other = scored_alone(training, config.data, config.target)
     with started(config, (), full_address(run.address)) as executor:
         partitions, found, both = described_with(known, other, called, executor.gather)
-        scores = training.scores and tuple(named_or_own("score", score, SCORES) for score in training.scores)
-        objective = objective_for(training.model_copy(update={"scores": scores}), known)
+        objective = objective_for(training, known)
         objective = check_fit(objective, partitions, both, 0, may_own_loss(training))
-        compute = training.compute.bound(objective, partitions)
-        work = Work(objective, training.algorithm.build(), partitions, training.seed, compute)
+        how = (training.seed, training.threads, planned.mapper.bound(objective, partitions))
+        work = Work(objective, planned.algorithm, partitions, *how)
         _check_network(run, work, round)
         return score_again(work, Outcome(round.state), executor.gather), found
 

@@ -129,8 +129,6 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
             f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} "
             f"steps; give fetch_every {when.push_every}, or leave cohort out"
         )
-    if config.stacked > 1:
-        raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
     if config.quorum > 1:
         raise UsageError(f"quorum {config.quorum} needs rounds of all partitions; leave it out")
     if (config.order or config.speeds) and EXECUTORS[config.executor].distributed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +15,7 @@ from roundweave.flows.planning.plan import Plan
 from roundweave.storage.errors import DataError, UsageError, nearest
 from roundweave.storage.rounds.columns import LEAST_TOLD
 from roundweave.storage.rounds.commits import ranking
-from roundweave.tasks.compute.compute import Fitting
+from roundweave.tasks.compute.fitting import Fitting
 from roundweave.tasks.data.description import CallEach, Description, check_numbered, combine, gather_here
 from roundweave.tasks.data.meaning import NO_NAMES, agree
 from roundweave.tasks.data.partitions import Partitions
@@ -55,11 +56,11 @@ class Described:
         """The partitions, with the digests of their examples."""
         return self.work.partitions
 
-    def on(self, device: str) -> Described:
-        """The same, computed on a device."""
-        config = self.plan.config.model_copy(update={"device": device})
-        work = replace(self.work, compute=replace(self.work.compute, device=device))
-        return Described(replace(self.plan, config=config), self.description, work)
+    def on(self, each: Callable[[Callable[[], str]], Mapping[str, str]]) -> Described:
+        """The same, computed in an executor's processes, in each of which `each` calls a function."""
+        mapper = self.work.mapper.on(each)
+        config = self.plan.config.model_copy(update=mapper.recorded)
+        return Described(replace(self.plan, config=config), self.description, replace(self.work, mapper=mapper))
 
 
 def describe_here(plan: Plan) -> Described | None:
@@ -82,8 +83,7 @@ def describe(plan: Plan, gather: CallEach) -> Described:
     """
     config, algorithm, start = plan.config, plan.algorithm, plan.start
     partitions, description, sizes = _describe_examples(plan, gather)
-    mapper, own_loss = config.compute.mapper(algorithm.map), may_own_loss(config)
-    fitting = Fitting(algorithm, mapper, config.threads, own_loss, sizes, config.code)
+    fitting = Fitting(algorithm, plan.mapper, config.threads, may_own_loss(config), sizes, config.code)
     wanted = objective_for(config, description)
     ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
     LAYOUTS[objective.model] = layout
@@ -97,8 +97,8 @@ def describe(plan: Plan, gather: CallEach) -> Described:
             scorer, description = _validation(plan, objective, description, gather)
             scorers = (*scorers, scorer)
         scorers = (*scorers, OwnExamples()) if config.score_partitions else scorers
-    compute = config.compute.bound(objective, partitions)
-    decided = (algorithm, partitions, config.seed, compute, config.quorum)
+    mapper = plan.mapper.bound(objective, partitions)
+    decided = (algorithm, partitions, config.seed, config.threads, mapper, config.quorum)
     before = config.recombined.before if config.recombined else 0
     work = Work(objective, *decided, code=config.code, before=before, topology=plan.topology, scorers=scorers)
     described = Described(plan, description, work)

@@ -24,6 +24,7 @@ from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.algorithms.when import Order
+from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.splits.split import Asked, Cohort, Sampler
@@ -46,8 +47,8 @@ class Plan:
     """What a configuration stands for. `config` is complete, with the source of the user's functions.
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
-    that in which updates arrive at a server, None if workers decide. `sampler` draws
-    who takes part in a round, None for all; `scorers` score each round; `plugins` are those that take part. The
+    that in which updates arrive at a server, None if workers decide. `sampler` draws who takes part in a round,
+    None for all; `mapper` computes maps; `scorers` score each round; `plugins` are those that take part. The
     examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
@@ -68,6 +69,7 @@ class Plan:
     order: Order | None
     sampler: Sampler | None
     plugins: tuple[Any, ...] = ()
+    mapper: Mapper = field(default_factory=Mapper)
     scorers: tuple[Scorer, ...] = (Scorer(),)
     checks: tuple[Check, ...] = ()
     stops: tuple[Stop, ...] = ()
@@ -177,7 +179,6 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
         raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
     if topology and algorithm.apply != Sgd():
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
-    algorithm = replace(algorithm, map=config.compute.scaled(algorithm.map))
     config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
@@ -185,7 +186,7 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     if config.drawn:
         planned = planned.fill("cohort", sampler=config.drawn)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
-    config.compute.mapper(planned.algorithm.map)  # a map that cannot be computed in this way is refused early
+    planned.mapper.check_map(planned.algorithm.map)
     recorded: list[str] = run.attributes.get("decided_by", []) if run else []
     if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
         raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")

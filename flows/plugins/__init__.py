@@ -22,6 +22,9 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
         "report": "Write one page that tells of a run and needs nothing else.",
     },
     "retention": {},
+    "stacked": {},
+    "tensor_parallel": {},
+    "device": {},
     "compressed": {},
 }
 """The folders, in each of which one subclass of `Plugin` is defined, and their subcommands.

@@ -35,7 +35,6 @@ from roundweave.tasks.data.splits.split import Asked, Sampler
 from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.sizes import MOST_BYTES
 from roundweave.tasks.networks.start import Fork
-from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator
 from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
 from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, sizes_to_draw, window_size
 from roundweave.tasks.rounds.patience import Patience
@@ -123,7 +122,7 @@ def prepare(
     context is recorded in the run. Raises `UsageError` if a new run `must_fit`, and its disk cannot hold all its
     rounds, or a machine's memory its network.
     """
-    described = (described or describe(plan, executor.gather)).on(_common_device(executor, plan.config))
+    described = (described or describe(plan, executor.gather)).on(executor.each)
     plan, work, description = described.plan, described.work, described.description
     config = plan.config
     here = sources(codes := codes_of(config))
@@ -132,8 +131,8 @@ def prepare(
         check_sources(here, machine.sources, machine.where)
     common, own = common_fingerprints(present, config.mixed_hardware)
     work = replace(work, fingerprint=common, fingerprints=own, sources=here, all_code=codes)
-    if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
-        shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
+    if work.mapper.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
+        shared = f"the {work.mapper.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
     parts = work.partitions
     own_held_out = parts.source.partitioned and not parts.shared and bool(description.held_out)
@@ -171,18 +170,6 @@ def prepare(
             finally:
                 executor.end()
         run.let_go(syncing.written)
-
-
-def _common_device(executor: Executor, config: TrainConfig) -> str:
-    """The configured device; ``auto`` is an accelerator if all processes have one of a kind, or the processor."""
-    if config.device != AUTO:
-        return config.device
-    if config.ranks > 1:  # ranks share a network on processors only
-        return CPU
-    kinds = executor.each(accelerator)
-    device = kinds.popitem()[1] if len(set(kinds.values())) == 1 else CPU
-    notice(f"maps are computed on {device}" + ("" if device != CPU else ": not every process has an accelerator"))
-    return device
 
 
 def _create_or_check(described: Described, executor: Executor, processes: int) -> None:

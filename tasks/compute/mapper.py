@@ -1,14 +1,18 @@
-"""How the partitions of a round are mapped: one after the other, unless a subclass of `Mapper` does otherwise."""
+"""How maps are computed: one partition after the other, unless a subclass of `Mapper` does otherwise.
+
+It decides bits, and is therefore a part of a run's identity. Algorithms do not depend on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Slots
 from roundweave.tasks.algorithms.algebra import Map
+from roundweave.tasks.numerics.devices import CPU
 
 T = TypeVar("T")
 
@@ -20,21 +24,39 @@ MapInput = tuple[Any, Slots, int]
 """What is mapped of a partition: its examples, its carry, vectors (element,) by slot, and its seed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mapper:
     """Maps partitions one after the other. Subclasses map several at once, or one on several ranks.
 
-    `at_once` is how many partitions are mapped together at most. The bits of one do not depend on the others.
+    `at_once` is how many partitions are mapped together at most, and `ranks` how many ranks map one together. The
+    bits of a partition do not depend on the others. `device` is where torch computes, as it names it.
     """
 
-    map: Map
-    at_once: int = field(default=1, kw_only=True)
+    at_once: int = 1
+    ranks: int = 1
+    device: str = CPU
 
-    def check(self, objective: Any, examples: Any, sizes: Sequence[int]) -> None:
-        """Raise an error if the network cannot be trained in this way on such examples.
+    def check_map(self, map: Map) -> None:
+        """Raise `UsageError` if a map cannot be computed in this way."""
 
-        `sizes` are the numbers of examples that partitions have.
+    def check(self, map: Map, objective: Any, partitions: Any, partition: int, sizes: Sequence[int]) -> None:
+        """Raise an error if the network cannot be trained in this way on a partition's examples.
+
+        `sizes` are the numbers of examples that partitions have; empty if they come from the split.
         """
+
+    def bound(self, objective: Any, partitions: Any) -> Self:
+        """The mapper, bound to a run's network; raises `ModelError` if it cannot compute that."""
+        return self
+
+    def on(self, each: Callable[[Callable[[], str]], Mapping[str, str]]) -> Self:
+        """The mapper as it computes in an executor's processes, in each of which `each` calls a function."""
+        return self
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """The options that a run records as they are now, whatever was given."""
+        return {}
 
     def compare(self, objective: Any, inputs: Any, state: State) -> None:
         """Raise `RoundFailed` if a step from a state differs from that of mapping one by one, in this process.
@@ -42,14 +64,18 @@ class Mapper:
         `inputs` are (example, *).
         """
 
-    def __call__(self, objective: Any, state: State, inputs: Sequence[MapInput]) -> list[Update]:
+    def __call__(self, map: Map, objective: Any, state: State, inputs: Sequence[MapInput]) -> list[Update]:
         """Map up to `at_once` partitions from the same state. Each update is as if it were mapped alone."""
-        return [self.update(objective, state, *each) for each in inputs]
+        return [self.update(map, objective, state, *each) for each in inputs]
 
-    def update(self, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
+    def update(self, map: Map, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
         """The update of one partition."""
-        return self.map(objective, state, examples, carry, seed)
+        return map(objective, state, examples, carry, seed)
 
     def scored(self, objective: Any, state: State, function: Callable[[Any, State], T]) -> T:
         """Call a function with an objective and a state such as those that maps train, and return its result."""
         return function(objective, state)
+
+    def rounds(self, job: Any, round: int, group: Any, data: Any, halted: Callable[[], bool]) -> Iterator[Any]:
+        """Yield each round after a committed `round`; `ranks` neighbours in the group map a block together."""
+        raise NotImplementedError

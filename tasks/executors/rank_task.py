@@ -104,9 +104,7 @@ def _rounds(
             yield from rounds_of_server(job, round, group.rank, peers, data(job, round + 1), halted, by_tasks)
         return
     if job.ranks > 1 and isinstance(group, Group):
-        from roundweave.tasks.executors.tensor_parallel.streaming import shared_rounds
-
-        yield from shared_rounds(job, round, group, data, halted)
+        yield from job.work.mapper.rounds(job, round, group, data, halted)
         return
 
     def report() -> Sequence[Report]:

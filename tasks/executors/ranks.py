@@ -24,7 +24,7 @@ from distributed.client import FuturesCancelledError
 
 from roundweave.storage.errors import ClusterError, RoundweaveError
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.compute.compute import whole_part
+from roundweave.tasks.algorithms.algebra import Algorithm, says
 from roundweave.tasks.executors.base import DEFAULTS, Setting
 from roundweave.tasks.executors.clusters.calls import run_step
 from roundweave.tasks.executors.clusters.workers import (
@@ -66,6 +66,12 @@ END_SECONDS = 30
 
 FOLLOWING_SECONDS = 5
 """Seconds that are waited, after a rank has ended early, for another one to say why."""
+
+
+def whole_part(algorithm: Algorithm) -> str | None:
+    """The reduce or apply that needs a whole network in one process; None if ranks can compute their shares."""
+    parts = (algorithm.reduce, algorithm.apply)
+    return next((f"{part}" for part in parts if not says(part, "elementwise")), None)
 
 
 class RanksExecutor:

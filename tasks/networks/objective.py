@@ -170,9 +170,9 @@ class Objective:
             hooks or scripts of it hold; `check_fit` sets it.
         spectral: Whether the network has spectral norms, whose vectors must fit its weights; `check_fit` sets it.
         rewritten: The trained parameters that a forward pass changes itself, by name; `check_fit` sets it.
-        precision: That of forward passes, ``float32`` (as the tensors are), ``bf16`` or ``fp16``; `Compute` sets
+        precision: That of forward passes, ``float32`` (as the tensors are), ``bf16`` or ``fp16``; a mapper sets
             it.
-        compiled: Whether torch's compiler makes the network's code; `Compute` sets it.
+        compiled: Whether torch's compiler makes the network's code; a mapper sets it.
 
     Example:
         >>> objective = rw.Objective(run.model(), "cross_entropy")

@@ -17,7 +17,6 @@ from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.reduces.tree import cover
 from roundweave.tasks.algorithms.topology import Topology
 from roundweave.tasks.algorithms.when import Order
-from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.splits.split import Asked
@@ -148,19 +147,21 @@ STORE = "store"
 class Work(WithCode):
     """All that decides the bits of a round, besides the state before it.
 
-    A `fingerprint` of None accepts any machine, and no `sources` any version of Roundweave, and of what all of the
-    user's functions, `all_code`, import. `fingerprints` are those of sites and of `STORE`, where these may be
-    other machines. `code` is that of the algorithm alone, whose classes updates may have. `before` is how many
-    rounds of an earlier run this one goes on from: randomness, splits and schedules count them. `quorum` is how
-    many sound updates a round needs. `topology` says whose networks are averaged where each partition has its own.
-    `scorers` say what rounds score, first what is held out.
+    A map uses so many `threads` of torch, and `mapper` computes it. A `fingerprint` of None accepts any machine,
+    and no `sources` any version of Roundweave, and of what all of the user's functions, `all_code`, import.
+    `fingerprints` are those of sites and of `STORE`, where these may be other machines. `code` is that of the
+    algorithm alone, whose classes updates may have. `before` is how many rounds of an earlier run this one goes on
+    from: randomness, splits and schedules count them. `quorum` is how many sound updates a round needs.
+    `topology` says whose networks are averaged where each partition has its own. `scorers` say what rounds score,
+    first what is held out.
     """
 
     objective: Objective
     algorithm: Algorithm
     partitions: Partitions
     seed: int
-    compute: Compute = field(default_factory=Compute)
+    threads: int = 1
+    mapper: Mapper = field(default_factory=Mapper)
     quorum: int = 1
     fingerprint: Fingerprint | None = None
     fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict)
@@ -170,16 +171,6 @@ class Work(WithCode):
     all_code: tuple[Code, ...] = ()
     topology: Topology | None = None
     scorers: tuple[Scorer, ...] = (Scorer(),)
-
-    @property
-    def threads(self) -> int:
-        """How many threads torch uses in a map."""
-        return self.compute.threads
-
-    @property
-    def mapper(self) -> Mapper:
-        """The object that maps partitions: one by one, stacked, or on several ranks."""
-        return self.compute.mapper(self.algorithm.map)
 
     def map_seed(self, number: int, partition: int) -> int:
         """The seed of a map, from the number of its round, or of its push if the run is asynchronous.
@@ -331,7 +322,7 @@ class Job:
     @property
     def ranks(self) -> int:
         """How many ranks map one partition together."""
-        return self.work.compute.ranks
+        return self.work.mapper.ranks
 
     @property
     def repeatable(self) -> bool:

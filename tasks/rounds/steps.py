@@ -117,12 +117,12 @@ Given = tuple[int, Partition, Mapping[str, Vectors]]
 def map_groups(
     work: Work, state: State, given: Iterable[Given], number: int | None = None
 ) -> Iterator[list[Mapped]]:
-    """Map partitions from a state, as many at once as are stacked, and yield those in one list.
+    """Map partitions from a state, as many at once as the mapper does, and yield those in one list.
 
     They may be yielded in another order than they were given. `number` is that of `map_together`, by default that
     of the round after the state.
     """
-    together = work.compute.stacked
+    together = work.mapper.at_once
     if together > 1:  # partitions with equally many examples have batches of the same lengths
         given = sorted(given, key=lambda each: len(each[1].train))
     remaining = iter(given)
@@ -131,7 +131,7 @@ def map_groups(
 
 
 def map_together(work: Work, state: State, number: int, given: Sequence[Given]) -> list[Mapped]:
-    """Map some partitions, at most as many as are stacked; one whose map raises gets an empty update.
+    """Map some partitions, at most as many as are mapped at once; one whose map raises gets an empty update.
 
     Their randomness comes from `number`: the round, or the push if the run is asynchronous. If one of several
     raises, each is mapped alone, to the same bits.
@@ -149,11 +149,11 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
     partitions = [partition for partition, _, _ in given]
     seeds = [work.map_seed(number, partition) for partition in partitions]
     cohort = None if work.rotating else work.cohort(round)
-    alone = work.partitions.current(partitions[0], cohort) if work.compute.stacked == 1 else None
+    alone = work.partitions.current(partitions[0], cohort) if work.mapper.at_once == 1 else None
     with pinned(seeds[0], work.threads), as_partition(alone):
         with failing_as(partial(map_error, round, partitions)), mapping(round, partitions[0]):
             inputs = [(each.train, carry, seed) for (_, each, carry), seed in zip(given, seeds, strict=True)]
-            updates = work.mapper(work.objective, work.counted(state), inputs)
+            updates = work.mapper(rule, work.objective, work.counted(state), inputs)
         declared = rule.carry, rule.extras, rule.observes
         return [
             Mapped(partition, *checked_update(layout, update, state.buffers, *declared))

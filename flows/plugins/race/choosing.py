@@ -27,7 +27,7 @@ from roundweave.flows.plugins.race.trying import Bench, Lane, thinned, trial_roo
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ClusterError, RoundFailed, UsageError
 from roundweave.storage.runs.run import StoredRun
-from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.executors.base import EXECUTORS, Executor, Setting
 
@@ -283,7 +283,8 @@ def bench_for(config: TrainConfig, work: Workload, plain: Described) -> Iterator
         executors: dict[str, Executor] = {
             name: entry.load()(*[client] * entry.distributed, setting) for name, entry in EXECUTORS.items()
         }
-        scoring = replace(plain.work, compute=Compute(threads=os.cpu_count() or 1), scorers=plain.work.scorers[:1])
+        threads, scorers = os.cpu_count() or 1, plain.work.scorers[:1]
+        scoring = replace(plain.work, threads=threads, mapper=Mapper(), scorers=scorers)
         held_out = plain.partitions.held_out_part(0, 0, plain.partitions.split.partitions)
         examples = Partition(plain.partitions.load(0, 0), (thinned(held_out),))
         yield Bench(config, work, executors, len(usable_workers(client)), root, scoring, examples)

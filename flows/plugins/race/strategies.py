@@ -190,8 +190,8 @@ class Strategy:
             "evaluate_every": max(1, round(work.scored * self.rounds(work))),
             "quorum": min(config.quorum, self.partitions),
             "ranks": self.ranks,
-            "units": config.units if self.ranks > 1 else (),
             "hybrid": self.hybrid,
+            **({} if self.ranks > 1 else {"units": ()}),
         }
 
     def configured(self, config: TrainConfig, work: Workload, **more: Any) -> TrainConfig:

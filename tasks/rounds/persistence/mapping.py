@@ -162,7 +162,7 @@ def persisting(job: Job, round: int, partitions: Iterable[int]) -> Iterator[Pers
 def map_block(
     job: Job, state: State, data: BlockExamples, carry: Carry, number: int | None = None
 ) -> Iterator[Mapped]:
-    """Map a block's partitions from a state, as many at once as are stacked.
+    """Map a block's partitions from a state, as many at once as the mapper does.
 
     `data` are the examples of the partitions that take part, and `carry` gives what each carries. `number` is that
     of a push to a parameter server. Needs no store.
@@ -258,7 +258,7 @@ def check_machine(job: Job, at: str) -> None:
         check_sources(work.sources, sources(work.all_code), where)
     expected = work.fingerprints.get(at, work.fingerprint)
     if expected is not None:
-        check_fingerprint(expected, fingerprint(work.compute.device), f"{where} at {at}" if at else where)
+        check_fingerprint(expected, fingerprint(work.mapper.device), f"{where} at {at}" if at else where)
 
 
 def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vectors]:

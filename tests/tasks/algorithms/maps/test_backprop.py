@@ -13,7 +13,6 @@ from torch import nn
 from roundweave import Examples, LocalSteps, Map, Objective, Update
 from roundweave.tasks.algorithms.maps.backprop import backprop
 from roundweave.tasks.algorithms.maps.gradient import Downpour
-from roundweave.tasks.compute.stacked.replicas import StackedMapper
 from roundweave.tasks.numerics.pinning import pinned
 from tests.tasks.algorithms.maps.networks import PURE, distance, examples, file_of, looped, objective, objective_of
 
@@ -82,7 +81,8 @@ def test_a_batch_without_labels_takes_no_part_in_the_loss_of_a_round(name) -> No
     assert 0 < len(there) < STEPS
     start = what.initial()
     if name == "stacked":
-        (update,) = StackedMapper(LOCAL, at_once=2)(what, start, [(part, {}, SEED)])
+        mapper = pytest.importorskip("roundweave.flows.plugins.stacked.replicas").StackedMapper(at_once=2)
+        (update,) = mapper(LOCAL, what, start, [(part, {}, SEED)])
     else:
         update = LABELLED[name](what, start, part, {}, SEED)
     assert update.metrics["train_loss"] == pytest.approx(statistics.fmean(there), rel=1e-12)

@@ -11,8 +11,8 @@ import torch
 import roundweave as rw
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.compute.mapper import Mapper
+from tests.flows.plugins.tensor_parallel.networks import examples_of, objective_of, off, tensor_parallel_of
 from tests.rows import but_first
-from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, tensor_parallel_of
 
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "chain": ("chain", {"widths": [16, 16]}),
@@ -68,10 +68,10 @@ def test_what_partitions_carry_of_their_optimizers_is_shared_like_the_network() 
     objective = objective_of("chain", widths=[9, 11])
     local = replace(STEPS, optimizer="AdamW", lr=0.001, optimizer_state="carried").bound(objective, None)
     carries = []
-    for mapper in (Mapper(local), tensor_parallel_of(objective, local, 3)):
+    for mapper in (Mapper(), tensor_parallel_of(objective, 3)):
         carry: Mapping[str, Vectors] = {}
         for seed in (1, 2):
-            (update,) = mapper(objective, objective.initial(), [(examples_of(objective), carry, seed)])
+            (update,) = mapper(local, objective, objective.initial(), [(examples_of(objective), carry, seed)])
             carry = update.carry
         carries.append(carry)
     assert carries[0]["step"]["float64"].unique().tolist() == [20.0]
@@ -87,7 +87,7 @@ def test_scores_are_those_of_the_whole_network() -> None:
     def outputs(objective, state: rw.State) -> torch.Tensor:
         return objective.network(state).eval()(examples.inputs)
 
-    both = tensor_parallel_of(objective, STEPS, 2), Mapper(STEPS)
+    both = tensor_parallel_of(objective, 2), Mapper()
     with torch.no_grad():
         found, wanted = (mapper.scored(objective, objective.initial(), outputs) for mapper in both)
     assert (found - wanted).abs().max() < 1e-12

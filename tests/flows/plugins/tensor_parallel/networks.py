@@ -16,13 +16,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import roundweave as rw
+from roundweave.flows.plugins.tensor_parallel.finding import find_shares
+from roundweave.flows.plugins.tensor_parallel.layers import ShareObjective
+from roundweave.flows.plugins.tensor_parallel.mapper import TensorParallel
+from roundweave.flows.plugins.tensor_parallel.one_process import as_ranks
+from roundweave.flows.plugins.tensor_parallel.shares import Shares
 from roundweave.tasks.compute.communicator import Communicator
 from roundweave.tasks.compute.mapper import Mapper
-from roundweave.tasks.compute.tensor_parallel.finding import find_shares
-from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective
-from roundweave.tasks.compute.tensor_parallel.mapper import TensorParallel
-from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
-from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pinning import pinned
 
@@ -307,9 +307,9 @@ def examples_of(objective: Objective, count: int = 24, seed: int = 1) -> rw.Exam
     return rw.Examples(inputs, torch.randint(0, classes, (count,), generator=generator))
 
 
-def tensor_parallel_of(objective: Objective, inner: rw.Map, ranks: int, *how: Any, **more: Any) -> TensorParallel:
-    """A map that a group does, bound to an objective."""
-    return TensorParallel(inner, ranks=ranks, shares=shares_of(objective, ranks, *how, **more))
+def tensor_parallel_of(objective: Objective, ranks: int, *how: Any, **more: Any) -> TensorParallel:
+    """The mapper of a group, bound to an objective."""
+    return TensorParallel(ranks=ranks, shares=shares_of(objective, ranks, *how, **more))
 
 
 @functools.cache
@@ -317,21 +317,24 @@ def shares_of(objective: Objective, ranks: int, units: tuple[str, ...] = (), hyb
     return find_shares(objective, examples_of(objective, 4).inputs, ranks, units, hybrid)
 
 
-def mapped(map: rw.Map | Mapper, objective: Objective, seed: int = 3, state: rw.State | None = None) -> rw.Update:
-    """The update of a map, as rounds compute it."""
-    mapper = map if isinstance(map, Mapper) else Mapper(map)
+def mapped(
+    map: rw.Map, objective: Objective, seed: int = 3, state: rw.State | None = None, by: Mapper | None = None
+) -> rw.Update:
+    """The update of a map, as rounds compute it `by` a mapper."""
     with pinned(seed, threads=1):
-        (update,) = mapper(objective, state or objective.initial(), [(examples_of(objective), {}, seed)])
+        (update,) = (by or Mapper())(
+            map, objective, state or objective.initial(), [(examples_of(objective), {}, seed)]
+        )
     return update
 
 
-def each_of(group: TensorParallel, objective: Objective, seed: int = 3) -> list[rw.Update]:
+def each_of(group: TensorParallel, inner: rw.Map, objective: Objective, seed: int = 3) -> list[rw.Update]:
     """What each rank makes of its share."""
     shares, examples = group.known_shares, examples_of(objective)
 
     def of_rank(rank: Communicator) -> rw.Update:
         share = ShareObjective.of(objective, shares, rank)
-        return group.map(share, shares.state(objective.initial(), rank.rank), examples, {}, seed)
+        return inner(share, shares.state(objective.initial(), rank.rank), examples, {}, seed)
 
     with pinned(seed, threads=1):
         return as_ranks(shares.ranks, of_rank)
@@ -339,8 +342,8 @@ def each_of(group: TensorParallel, objective: Objective, seed: int = 3) -> list[
 
 def off(objective: Objective, inner: rw.Map, ranks: int, *how: Any, **more: Any) -> float:
     """The largest difference of directions, buffers and losses between a group and one machine."""
-    group = tensor_parallel_of(objective, inner, ranks, *how, **more)
-    one, other = mapped(inner, objective), mapped(group, objective)
+    group = tensor_parallel_of(objective, ranks, *how, **more)
+    one, other = mapped(inner, objective), mapped(inner, objective, by=group)
     pairs = [(one.direction[dtype], other.direction[dtype]) for dtype in one.direction]
     pairs += [(one.buffers[dtype], other.buffers[dtype]) for dtype in one.buffers]
     loss = abs(one.metrics["train_loss"] - other.metrics["train_loss"])

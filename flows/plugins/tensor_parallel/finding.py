@@ -15,14 +15,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from roundweave.flows.plugins.tensor_parallel.layers import ShareObjective, attention_of
+from roundweave.flows.plugins.tensor_parallel.one_process import as_ranks
+from roundweave.flows.plugins.tensor_parallel.shares import Count, Cut, Shares, Spans, even
 from roundweave.storage.errors import ModelError, UsageError, failing_as, one_line, spans
 from roundweave.storage.values.state import Layout, State, layout_of
 from roundweave.storage.values.tensors import differences
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.compute.communicator import Communicator
-from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective, attention_of
-from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
-from roundweave.tasks.compute.tensor_parallel.shares import Count, Cut, Shares, Spans, even
 from roundweave.tasks.matching.check import TOLERANCE, randomise
 from roundweave.tasks.matching.groups import UnitGroups
 from roundweave.tasks.matching.units import find_units

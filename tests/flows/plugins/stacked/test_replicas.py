@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,16 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roundweave as rw
+from roundweave.flows.plugins.stacked.replicas import (
+    Stacked,
+    StackedMapper,
+    check_stackable,
+    drawn_rows,
+    stacked_steps,
+)
 from roundweave.storage.errors import ModelError
-from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.mapper import MapInput, Mapper
-from roundweave.tasks.compute.stacked.replicas import Stacked, check_stackable, drawn_rows, stacked_steps
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.pinning import pinned
 from roundweave.tasks.own_code.code import find_code
+from tests.flows.plugins.stacked.networks import NETWORKS
+from tests.flows.plugins.tensor_parallel.networks import examples_of
 from tests.rows import but_first
-from tests.tasks.compute.stacked.networks import NETWORKS
-from tests.tasks.compute.tensor_parallel.networks import examples_of
 
 SIZES = (40, 33, 40, 8, 64, 21, 16)
 LOCAL = rw.LocalSteps(local_epochs=2, batch_size=16, lr=0.1)
@@ -33,8 +39,8 @@ def objective(kind: str, own, dtype: str = "float64") -> Objective:
     return Objective(ModelSpec(model, inputs, 3, dtype, 0), "cross_entropy")
 
 
-def stacked(rule: rw.LocalSteps, count: int) -> Mapper:
-    return Compute(stacked=count).mapper(rule)
+def stacked(rule: rw.LocalSteps, count: int) -> Any:
+    return partial(StackedMapper(at_once=count) if count > 1 else Mapper(), rule)
 
 
 def inputs(parts: Sequence[rw.Examples], seeds: Sequence[int]) -> list[MapInput]:
@@ -42,11 +48,11 @@ def inputs(parts: Sequence[rw.Examples], seeds: Sequence[int]) -> list[MapInput]
     return [(each, {}, seed) for each, seed in zip(parts, seeds, strict=True)]
 
 
-def updates(mapper: Mapper, what: Objective, parts, seeds, state: rw.State | None = None) -> list[rw.Update]:
+def updates(mapper: Any, what: Objective, parts, seeds, state: rw.State | None = None) -> list[rw.Update]:
     state, found = state or what.initial(), list[rw.Update]()
     with pinned(0, threads=1):
-        for first in range(0, len(parts), mapper.at_once):
-            found += mapper(what, state, inputs(parts, seeds)[first : first + mapper.at_once])
+        for first in range(0, len(parts), mapper.func.at_once):
+            found += mapper(what, state, inputs(parts, seeds)[first : first + mapper.func.at_once])
     return found
 
 
@@ -65,7 +71,7 @@ def test_rounds_are_those_of_the_loop_up_to_rounding(own, kind) -> None:
     rule = replace(LOCAL, lr_schedule="step:1:0.5")
     ends = []
     algorithm = rw.Algorithm(rule, rw.Mean(), rw.Sgd(1.0))
-    for mapper in (Mapper(rule), stacked(rule, 4)):
+    for mapper in (stacked(rule, 1), stacked(rule, 4)):
         state = what.initial()
         for _ in range(2):
             found = updates(mapper, what, parts, seeds, state)
@@ -121,7 +127,7 @@ def test_networks_of_odd_sizes_are_refused_or_have_the_same_bits_anywhere(featur
     parts = [examples_of(what, size, size) for size in sizes]
     try:
         with pinned(0, threads=1):
-            rule.check(what, parts[0], sizes)
+            rule.func.check_lengths(*rule.args, what, parts[0], sizes)
     except ModelError as error:
         assert "has other bits in another place" in str(error)
         return
@@ -144,11 +150,11 @@ def test_a_neighbour_that_is_not_finite_changes_nothing() -> None:
 
 def test_random_numbers_that_only_a_rest_of_a_batch_draws_are_found_out(own) -> None:
     what = objective("PlayingLater", own, "float32")
-    rule = stacked(LOCAL, 4)
-    rule.check(what, examples_of(what, 16), [32])
+    mapper, part = StackedMapper(at_once=4), examples_of(what, 16)
+    mapper.check_lengths(LOCAL, what, part, [32])
     with pytest.raises(ModelError, match="PlayingLater cannot be stacked: it draws random numbers"):
-        rule.check(what, examples_of(what, 16), [32, 21])
-    stacked(replace(LOCAL, local_steps=2, local_epochs=None), 4).check(what, examples_of(what, 16), [32, 37])
+        mapper.check_lengths(LOCAL, what, part, [32, 21])
+    mapper.check_lengths(replace(LOCAL, local_steps=2, local_epochs=None), what, part, [32, 37])
 
 
 COUNTS = st.lists(st.integers(1, 40), min_size=1, max_size=6)
@@ -208,10 +214,10 @@ def test_sound_networks_pass_and_stay_as_they_are(own, kind, dtype) -> None:
 
 def test_forward_passes_in_bfloat16_are_alike_as_far_as_it_rounds(own) -> None:
     what, rule = objective("mlp", own, "float32"), replace(LOCAL, local_steps=1, local_epochs=None)
-    parts, compute = [examples_of(what, 16, number) for number in range(2)], Compute(precision="bf16", stacked=2)
+    parts, what = [examples_of(what, 16, number) for number in range(2)], replace(what, precision="bf16")
     with pinned(0, threads=1):
-        compute.mapper(rule).check(what, parts[0], (16,))
-    beside, alone = (updates(replace(compute, stacked=n).mapper(rule), what, parts, [0, 1]) for n in (2, 1))
+        StackedMapper(at_once=2).check_lengths(rule, what, parts[0], (16,))
+    beside, alone = (updates(stacked(rule, n), what, parts, [0, 1]) for n in (2, 1))
     for one, other in zip(beside, alone, strict=True):
         direction = other.direction["float32"]
         assert torch.dist(one.direction["float32"], direction) < 2**-5 * direction.norm()

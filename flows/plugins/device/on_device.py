@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
+from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.values.state import State, Update
+from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.compute.mapper import MapInput, Mapper
-from roundweave.tasks.data.examples import Examples, Move
+from roundweave.tasks.data.examples import Move
 from roundweave.tasks.networks.objective import Objective
-from roundweave.tasks.numerics.devices import find_device, forget_copies, moved, resident, returned, seeded
+from roundweave.tasks.numerics.devices import (
+    AUTO,
+    CPU,
+    accelerator,
+    find_device,
+    forget_copies,
+    moved,
+    resident,
+    returned,
+    seeded,
+)
 from roundweave.tasks.numerics.pinning import pinned
 
 T = TypeVar("T")
@@ -29,19 +41,39 @@ class OnDevice(Mapper):
     compiler makes the code of the networks.
     """
 
-    inner: Mapper
-    device: str
-    precision: str
-    compiled: bool
+    inner: Mapper = field(kw_only=False)
+    precision: str = field(kw_only=False)
+    compiled: bool = field(kw_only=False)
 
-    def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
+    def check_map(self, map: Map) -> None:
+        self.inner.check_map(map)
+
+    def check(self, map: Map, objective: Objective, partitions: Any, partition: int, sizes: Sequence[int]) -> None:
         """Raise an error if the network cannot be trained in this way; it is tried on the processor."""
-        self.inner.check(self._precise(objective), examples, sizes)
+        self.inner.check(map, self._precise(objective), partitions, partition, sizes)
 
-    def __call__(self, objective: Objective, state: State, inputs: Sequence[MapInput]) -> list[Update]:
+    def bound(self, objective: Objective, partitions: Any) -> Self:
+        return replace(self, inner=self.inner.bound(objective, partitions))
+
+    def on(self, each: Callable[[Callable[[], str]], Mapping[str, str]]) -> Self:
+        """The mapper on an accelerator if all processes have one of a kind, or the processor, for ``auto``."""
+        if self.device != AUTO:
+            return self
+        kinds = {*each(accelerator).values()}
+        device = kinds.pop() if len(kinds) == 1 else CPU
+        notice(
+            f"maps are computed on {device}" + ("" if device != CPU else ": not every process has an accelerator")
+        )
+        return replace(self, device=device)
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        return {"device": self.device}
+
+    def __call__(self, map: Map, objective: Objective, state: State, inputs: Sequence[MapInput]) -> list[Update]:
         def mapped(to: Move) -> list[Update]:
             there = [(examples.on(to), moved(carry, to), seed) for examples, carry, seed in inputs]
-            return moved(self.inner(self._precise(objective), moved(state, to), there), returned)
+            return moved(self.inner(map, self._precise(objective), moved(state, to), there), returned)
 
         return self._there(inputs[0][2], mapped)
 

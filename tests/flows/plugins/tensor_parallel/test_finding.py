@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 import roundweave as rw
+from roundweave.flows.plugins.tensor_parallel.finding import LARGE, candidates, find_shares, is_sound
+from roundweave.flows.plugins.tensor_parallel.mapper import TensorParallel
+from roundweave.flows.plugins.tensor_parallel.shares import Shares
 from roundweave.storage.errors import ModelError, RoundFailed, UsageError
-from roundweave.tasks.compute.tensor_parallel.finding import LARGE, candidates, find_shares, is_sound
-from roundweave.tasks.compute.tensor_parallel.mapper import TensorParallel
-from roundweave.tasks.compute.tensor_parallel.shares import Shares
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.reference import MODELS
+from tests.flows.plugins.tensor_parallel.networks import BEFORE, BETWEEN, examples_of, objective_of, off, shares_of
 from tests.rows import but_first
-from tests.tasks.compute.tensor_parallel.networks import BEFORE, BETWEEN, examples_of, objective_of, off, shares_of
 from tests.tasks.matching.analysed import NAMES, built
 
 STEPS = rw.LocalSteps(local_steps=10, batch_size=7, lr=0.05)
@@ -246,7 +246,7 @@ def test_a_hybrid_takes_the_steps_of_the_whole_network_or_none(kind: str, ranks:
 def test_what_only_larger_weights_reach_is_found_when_a_step_is_compared() -> None:
     """Activations above 30 are added up over units, of which a rank has some; at first none is as large."""
     objective = objective_of("fooling", kind="saturating")
-    group, state = TensorParallel(STEPS, ranks=2, shares=shares_of(objective, 2)), objective.initial()
+    group, state = TensorParallel(ranks=2, shares=shares_of(objective, 2)), objective.initial()
     inputs = examples_of(objective, 8).inputs
     group.compare(objective, inputs, state)
     far = rw.State({name: 50 * vector for name, vector in state.params.items()}, state.buffers, round=100)

@@ -9,19 +9,20 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
+from roundweave.flows.plugins.tensor_parallel.layers import ShareObjective
+from roundweave.flows.plugins.tensor_parallel.shares import Shares
 from roundweave.storage.rounds.commits import Commit, UpdateRecord
 from roundweave.storage.rounds.pruned import there
 from roundweave.storage.values.digests import grouped_digest, update_groups
 from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import Record, Specs, TensorSpec, Vectors, to_numpy, vector_sizes, views
 from roundweave.tasks.compute.communicator import Communicator
-from roundweave.tasks.compute.compute import Compute
-from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective
-from roundweave.tasks.compute.tensor_parallel.shares import Shares
+from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.numerics.devices import most_memory
 from roundweave.tasks.process_group.group import Group
@@ -71,8 +72,8 @@ class NetworkShare:
     @functools.cached_property
     def shares(self) -> Shares:
         """What each rank has of the network."""
-        shares = self.whole.work.compute.shares
-        assert shares is not None
+        mapper: Any = self.whole.work.mapper
+        shares: Shares = mapper.known_shares
         return shares
 
     @functools.cached_property
@@ -80,7 +81,7 @@ class NetworkShare:
         """The job on this share of the network."""
         work = self.whole.work
         objective = ShareObjective.of(work.objective, self.shares, self.group, apart=True)
-        return replace(self.whole, work=replace(work, objective=objective, compute=Compute(work.threads)))
+        return replace(self.whole, work=replace(work, objective=objective, mapper=Mapper()))
 
     def read_outcome(self, round: int) -> Outcome:
         """The rank's share of the outcome of a committed round, verified; recomputed if it is not stored."""

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave.flows.plugins.tensor_parallel.shares import Cut, Shares
 from roundweave.storage.values.state import Layout, State, Update
 from roundweave.storage.values.tensors import TensorSpec, pack, views
-from roundweave.tasks.compute.tensor_parallel.shares import Cut, Shares
 
 FEW = settings(max_examples=25)
 

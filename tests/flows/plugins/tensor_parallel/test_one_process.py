@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from roundweave.flows.plugins.tensor_parallel.one_process import as_ranks
 from roundweave.storage.errors import RoundweaveError
 from roundweave.tasks.compute.communicator import Communicator
-from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
 from roundweave.tasks.numerics.pinning import generators, pinned, set_generators
 from tests.patience import PATIENCE
 
@@ -135,7 +135,7 @@ INTERRUPTED = """
 import signal
 import sys
 import threading
-from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
+from roundweave.flows.plugins.tensor_parallel.one_process import as_ranks
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run behind a shell
 main, exchanges = threading.main_thread(), int(sys.argv[1])
 def talk(group):

@@ -19,10 +19,10 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from roundweave.flows.plugins.tensor_parallel.shares import Shares, even
 from roundweave.storage.values.state import Layout, State
 from roundweave.storage.values.tensors import Record
 from roundweave.tasks.compute.communicator import Communicator
-from roundweave.tasks.compute.tensor_parallel.shares import Shares, even
 from roundweave.tasks.networks.objective import ModelSpec, Objective, network_holding
 from roundweave.tasks.numerics.pinning import derive_seed
 

@@ -11,21 +11,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from roundweave.storage.errors import ModelError, failing_as, one_line
+from roundweave.storage.errors import ModelError, UsageError, failing_as, one_line
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import pack, same_bits
+from roundweave.tasks.algorithms.algebra import Map, as_given, says
 from roundweave.tasks.algorithms.maps.backprop import backprop, descend, minus
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.compute.mapper import MapInput, Mapper
 from roundweave.tasks.data.examples import Examples, passes
+from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.networks.objective import Objective, mean_loss
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
+
+TRIED = 32
+"""How many examples of a partition a map is tried on, at most."""
 
 
 class Replicas(nn.Module):
@@ -188,14 +194,28 @@ class StackedMapper(Mapper):
     copies fill the other places.
     """
 
-    map: LocalSteps
+    def check_map(self, map: Map) -> None:
+        """Raise `UsageError` for a map that is not plain SGD from a shared start."""
+        if not (isinstance(map, LocalSteps) and says(map, "stackable")):
+            raise UsageError(
+                f"stacked = {self.at_once} is for plain SGD from a shared start, not for map {as_given(map)}; "
+                "leave one of them out"
+            )
 
-    def check(self, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
+    def check(
+        self, map: Any, objective: Objective, partitions: Partitions, partition: int, sizes: Sequence[int]
+    ) -> None:
+        """Raise `DataError` unless examples are held in memory, and what `check_lengths` raises."""
+        partitions.check_in_memory("stacked", partition)
+        self.check_lengths(map, objective, partitions.sample(partition, TRIED), sizes or _dealt(partitions))
+
+    def check_lengths(
+        self, local: LocalSteps, objective: Objective, examples: Examples, sizes: Sequence[int]
+    ) -> None:
         """Raise `ModelError` if such networks cannot be stacked. Batches of each length that occurs are tried.
 
         `sizes` are the numbers of examples that partitions have.
         """
-        local = self.map
         lengths = set[int]()
         for size in {*sizes}:
             full = min(local.batch_size or size, size)
@@ -205,17 +225,17 @@ class StackedMapper(Mapper):
             batch = Examples(examples.inputs[rows], examples.targets[rows])
             check_stackable(Stacked(objective, self.at_once), batch)
 
-    def __call__(self, objective: Objective, state: State, inputs: Sequence[MapInput]) -> list[Update]:
+    def __call__(self, map: Any, objective: Objective, state: State, inputs: Sequence[MapInput]) -> list[Update]:
         """The update of each partition, whose direction is one vector (element,) for each dtype."""
         examples = [each for each, _, _ in inputs]
-        counts = [self.map.count(len(each)) for each in examples]
+        counts = [map.count(len(each)) for each in examples]
         rows = [
-            drawn_rows(each, self.map.batch_size, steps, seed)
+            drawn_rows(each, map.batch_size, steps, seed)
             for (each, _, seed), steps in zip(inputs, counts, strict=True)
         ]
         steps = stacked_steps(examples, rows, self.at_once)
         stacked = Stacked(objective, self.at_once)
-        trained, losses = train_stacked(stacked, state, len(rows), steps, self.map.rate(state))
+        trained, losses = train_stacked(stacked, state, len(rows), steps, map.rate(state))
         updates = []
         for number, each in enumerate(examples):
             arrived = pack(objective.layout.params, {name: tensor[number] for name, tensor in trained.items()})
@@ -227,6 +247,22 @@ class StackedMapper(Mapper):
             )
             updates.append(update)
         return updates
+
+
+def _dealt(partitions: Partitions) -> tuple[int, ...]:
+    """The sizes of partitions; raises `UsageError` if other splits have other sizes, which would not be tried."""
+    sizes, split = _sizes(partitions, 0), partitions.split
+    if split.resplit_every and _sizes(partitions, 1) != sizes:
+        raise UsageError(
+            f"stacked needs partitions whose sizes stay, and each split {split.kind} has others; leave stacked at "
+            "1, or resplit_every out"
+        )
+    return sizes
+
+
+def _sizes(partitions: Partitions, number: int) -> tuple[int, ...]:
+    """The sizes of the partitions of split `number`, in ascending order."""
+    return tuple(sorted(partitions.sizes(number)))
 
 
 def train_stacked(

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from roundweave.flows.plugins.tensor_parallel.finding import is_sound
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
-from roundweave.tasks.compute.tensor_parallel.finding import is_sound
 from roundweave.tasks.networks.reference import MODELS
+from tests.flows.plugins.tensor_parallel.networks import examples_of, objective_of, off, shares_of
 from tests.rows import but_first
-from tests.tasks.compute.tensor_parallel.networks import examples_of, objective_of, off, shares_of
 
 TIME = 4
 STEPS = LocalSteps(local_steps=2, batch_size=7, lr=0.1)

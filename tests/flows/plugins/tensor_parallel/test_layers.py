@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 import roundweave as rw
+from roundweave.flows.plugins.tensor_parallel.layers import ShareObjective
+from roundweave.flows.plugins.tensor_parallel.one_process import as_ranks
 from roundweave.storage.errors import ModelError
 from roundweave.tasks.compute.communicator import Communicator
-from roundweave.tasks.compute.tensor_parallel.layers import ShareObjective
-from roundweave.tasks.compute.tensor_parallel.one_process import as_ranks
-from tests.rows import but_first
-from tests.tasks.compute.tensor_parallel.networks import (
+from tests.flows.plugins.tensor_parallel.networks import (
     each_of,
     examples_of,
     mapped,
@@ -21,6 +20,7 @@ from tests.tasks.compute.tensor_parallel.networks import (
     shares_of,
     tensor_parallel_of,
 )
+from tests.rows import but_first
 
 STEPS = rw.LocalSteps(local_steps=6, batch_size=7, lr=0.1)
 Drawn = dict[str, list[torch.Tensor]]
@@ -71,8 +71,8 @@ CASES = {
 def test_what_all_have_has_the_same_bits_on_all(case: str, ranks: int) -> None:
     options, hybrid = CASES[case]
     objective = objective_of("alexnet" if case == "hybrid" else case, "float32", **options)
-    group = tensor_parallel_of(objective, STEPS, ranks, hybrid=hybrid)
-    updates = each_of(group, objective)
+    group = tensor_parallel_of(objective, ranks, hybrid=hybrid)
+    updates = each_of(group, STEPS, objective)
     shares = group.known_shares
     named = [rw.views(shares.layout_of(rank).params, update.direction) for rank, update in enumerate(updates)]
     for spec in shares.layout.params:
@@ -106,7 +106,7 @@ def test_what_is_tried_leaves_the_generator_as_it_was() -> None:
 @pytest.mark.parametrize("parts", but_first([True], [False, True]))
 def test_activations_that_are_computed_again_are_those_that_were(parts: bool) -> None:
     kept, again = (objective_of("again", again=again, parts=parts) for again in (False, True))
-    one, other = (mapped(tensor_parallel_of(objective, STEPS, 3), objective) for objective in (kept, again))
+    one, other = (mapped(STEPS, each, by=tensor_parallel_of(each, 3)) for each in (kept, again))
     assert shares_of(again, 3).units == ("first.0", "second.0")
     assert torch.equal(one.direction["float64"], other.direction["float64"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roundweave.tasks.networks.reference import MODELS
-from tests.tasks.compute.tensor_parallel.networks import NETWORKS
+from tests.flows.plugins.tensor_parallel.networks import NETWORKS
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 import roundweave as rw
-from roundweave.tasks.compute.compute import Compute
-from roundweave.tasks.compute.scaled import SLOT, Scaled, Scaler
+from roundweave.flows.plugins.device.on_device import OnDevice
+from roundweave.flows.plugins.device.scaled import SLOT, Scaled, Scaler
+from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from tests.rows import but_first
 
+HALF = OnDevice(Mapper(), "fp16", compiled=False)
 LOCAL = rw.LocalSteps(local_steps=4, batch_size=16, lr=0.001)
 WIDE = {
     "plain": LOCAL,
@@ -36,11 +38,11 @@ def examples(size: float = 30.0) -> rw.Examples:
 
 def rounds(local: rw.LocalSteps, count: int = 2) -> tuple[rw.State, list[dict[str, float]], dict[str, Any]]:
     """So many rounds of one partition with `fed_avg`: the state, the metrics of each round, and the carry."""
-    what, compute = objective(), Compute(precision="fp16")
-    algorithm = rw.Algorithm(local, rw.Mean(), rw.Sgd(lr=1.0)).bound(what, None)
+    what = objective()
+    algorithm = rw.Algorithm(Scaled(local), rw.Mean(), rw.Sgd(lr=1.0)).bound(what, None)
     state, carry, metrics = what.initial(), {}, []
     for number in range(count):
-        [update] = compute.mapper(algorithm.map)(what, state, [(examples(), carry, number)])
+        [update] = HALF(algorithm.map, what, state, [(examples(), carry, number)])
         carry = dict(update.carry)
         metrics.append(dict(update.metrics))
         state = algorithm.apply(state, rw.reduce_all(algorithm.reduce, state, [update]))
@@ -113,8 +115,8 @@ def test_corrected_maps_add_their_terms_to_unscaled_gradients() -> None:
     ]
     assert torch.equal(update[0].direction["float32"], update[1].direction["float32"])
     near = rw.FedProx(local_steps=4, batch_size=16, lr=0.01, mu=90.0)
-    mappers = (compute.mapper(near) for compute in (Compute(precision="fp16"), Compute()))
-    [half], [full] = (each(objective(), objective().initial(), [(examples(1.0), {}, 0)]) for each in mappers)
+    given = (objective(), objective().initial(), [(examples(1.0), {}, 0)])
+    [half], [full] = HALF(Scaled(near), *given), Mapper()(near, *given)
     assert half.metrics["skipped_steps"] == 0
     torch.testing.assert_close(half.direction["float32"], full.direction["float32"], rtol=0.05, atol=1e-4)
 

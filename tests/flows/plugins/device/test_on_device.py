@@ -15,9 +15,10 @@ import pytest
 import torch
 
 import roundweave as rw
+from roundweave.flows.plugins.device.on_device import OnDevice
 from roundweave.tasks.algorithms.maps.backprop import descend
 from roundweave.tasks.algorithms.table import ALGORITHMS
-from roundweave.tasks.compute.compute import Compute
+from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.numerics.devices import find_device
@@ -121,8 +122,8 @@ def test_bf16_is_torchs_autocast_around_forward_pass_and_loss() -> None:
     objective = Objective(ModelSpec("mlp", (1, 8, 8), 10, "float32", seed=0), "cross_entropy")
     examples = rw.Examples(torch.randn(64, 1, 8, 8), torch.arange(64) % 10)
     start = objective.initial()
-    mapper = Compute(precision="bf16").mapper(rw.LocalSteps(local_steps=3, lr=0.5, batch_size=None))
-    [update] = mapper(objective, start, [(examples, {}, 0)])
+    local = rw.LocalSteps(local_steps=3, lr=0.5, batch_size=None)
+    [update] = OnDevice(Mapper(), "bf16", compiled=False)(local, objective, start, [(examples, {}, 0)])
 
     network = objective.network(start)
     for _ in range(3):
@@ -132,7 +133,7 @@ def test_bf16_is_torchs_autocast_around_forward_pass_and_loss() -> None:
         descend(list(network.parameters()), 0.5)
     arrived = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
     assert torch.equal(update.direction["float32"], start.params["float32"] - arrived)
-    [whole] = Compute().mapper(mapper.map)(objective, start, [(examples, {}, 0)])
+    [whole] = Mapper()(local, objective, start, [(examples, {}, 0)])
     assert not torch.equal(update.direction["float32"], whole.direction["float32"])
 
 

@@ -1,0 +1,56 @@
+"""Computes maps on a device, in another precision, or by compiled networks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from roundweave.flows.plugin import Plugin
+from roundweave.storage.errors import UsageError
+
+if TYPE_CHECKING:
+    from roundweave.flows.composed import TrainConfig
+    from roundweave.flows.planning.plan import Plan
+
+
+class Device(Plugin):
+    """Computes maps on a device, in another precision, or by compiled networks."""
+
+    decides = True
+    last = True
+
+    device: str = Field(
+        default="cpu",
+        pattern=r"^[a-z]\w*(:\d+)?$",
+        description="cpu, cuda, cuda:1, mps, xpu, where maps are computed; auto takes what every worker has",
+    )
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        default="float32",
+        description="of forward passes; bf16 and fp16 are torch's autocast, with parameters in dtype",
+    )
+    compiled: bool = Field(default=False, description="let torch's compiler make the networks' code")
+
+    def fits(self, config: TrainConfig) -> None:
+        """Refuse a precision of parameters that are not in float32."""
+        if self.precision != "float32" and config.dtype != "float32":
+            raise ValueError(f"precision {self.precision} is for parameters in float32, not in {config.dtype}")
+
+    def plan(self, plan: Plan) -> Plan:
+        """Compute on the device what the mapper does, with scaled losses in float16."""
+        inner, other = plan.mapper, plan.filled.get("mapper")
+        if self.compiled and (inner.at_once > 1 or inner.ranks > 1):
+            raise UsageError(f"compiled is for networks that are trained alone; leave it out, or {other}")
+        if inner.ranks > 1:
+            given = f"device {self.device}" if self.precision == "float32" else f"precision {self.precision}"
+            if given not in ("device cpu", "device auto"):
+                why = "ranks share a network on processors, in its own dtype"
+                raise UsageError(f"{why}; leave {given} out, or {other}")
+            return plan
+        from roundweave.flows.plugins.device.on_device import OnDevice
+        from roundweave.flows.plugins.device.scaled import Scaled
+
+        scaled = plan.wrap(map=Scaled) if self.precision == "fp16" else plan
+        mapper = OnDevice(inner, self.precision, self.compiled, at_once=inner.at_once, device=self.device)
+        return replace(scaled, mapper=mapper)

@@ -1,1 +1,0 @@
-"""Tensor parallelism: several ranks share one network, and each has a part of the weights of some layers."""
