@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Slots
 from roundweave.tasks.algorithms.algebra import Map
-from roundweave.tasks.numerics.devices import CPU
 
 T = TypeVar("T")
 
@@ -34,7 +33,7 @@ class Mapper:
 
     at_once: int = 1
     ranks: int = 1
-    device: str = CPU
+    device: str = "cpu"
 
     def check_map(self, map: Map) -> None:
         """Raise `UsageError` if a map cannot be computed in this way."""

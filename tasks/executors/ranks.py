@@ -24,7 +24,7 @@ from distributed.client import FuturesCancelledError
 
 from roundweave.storage.errors import ClusterError, RoundweaveError
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.algorithms.algebra import Algorithm, says
+from roundweave.tasks.algorithms.algebra import says
 from roundweave.tasks.executors.base import DEFAULTS, Setting
 from roundweave.tasks.executors.clusters.calls import run_step
 from roundweave.tasks.executors.clusters.workers import (
@@ -66,12 +66,6 @@ END_SECONDS = 30
 
 FOLLOWING_SECONDS = 5
 """Seconds that are waited, after a rank has ended early, for another one to say why."""
-
-
-def whole_part(algorithm: Algorithm) -> str | None:
-    """The reduce or apply that needs a whole network in one process; None if ranks can compute their shares."""
-    parts = (algorithm.reduce, algorithm.apply)
-    return next((f"{part}" for part in parts if not says(part, "elementwise")), None)
 
 
 class RanksExecutor:
@@ -194,9 +188,9 @@ class RanksExecutor:
 
     def _share(self, job: Job, workers: int) -> bool:
         """Whether ranks can share the job's network as asked; if not, notify once of the reason."""
-        part, why = whole_part(job.work.algorithm) if job.ranks > 1 else None, ""
-        if part:
-            why = f"{part} needs whole networks in one place"
+        parts, why = (job.work.algorithm.reduce, job.work.algorithm.apply), ""
+        if job.ranks > 1 and (whole := next((part for part in parts if not says(part, "elementwise")), None)):
+            why = f"{whole} needs whole networks in one place"
         elif job.ranks > workers:
             why = f"{job.ranks} ranks that share a network need as many workers, of which there are {workers}"
         if why and why != self._notified:

@@ -1,4 +1,4 @@
-"""Devices on which maps are computed: which ones a process has, their seeds, copies on them, and its memory."""
+"""Devices on which maps are computed: which ones a process has; and its memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,57 +90,6 @@ def moved(value: T, move: Callable[[torch.Tensor], torch.Tensor]) -> T:
         given = replace(given, **{name: moved(inner, move) for name, inner in vars(given).items()})  # type: ignore[type-var]
     result: T = given
     return result
-
-
-def resident(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The copy of a tensor on a device; it stays there for the next call while the tensor itself is in use.
-
-    Neither may be changed.
-    """
-    copies = _copies(device)
-    if tensor not in copies:
-        # From pinned memory it is copied many times as fast, and beside what the device computes.
-        source = tensor.pin_memory() if device.type == "cuda" else tensor
-        copies[tensor] = source.to(device, non_blocking=True)
-    return copies[tensor]
-
-
-def returned(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of a device in this process's memory, which is pinned where that makes the copy faster."""
-    if tensor.device.type != "cuda":
-        return tensor.cpu()
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
-
-
-def forget_copies(device: torch.device) -> None:
-    """Free the memory of a device that `resident` has taken."""
-    _copies(device).clear()
-    getattr(torch.get_device_module(device), "empty_cache", lambda: None)()
-
-
-@functools.cache
-def _copies(device: torch.device) -> MutableMapping[torch.Tensor, torch.Tensor]:
-    from torch.utils.weak import WeakTensorKeyDictionary
-
-    copies: MutableMapping[torch.Tensor, torch.Tensor] = WeakTensorKeyDictionary()
-    return copies
-
-
-@contextmanager
-def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed a device's generator, and have it compute in full precision by deterministic algorithms.
-
-    The caller's settings are restored at the end.
-    """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has other bits in each run
-    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
-    matmul, whole = torch.backends.cuda.matmul, torch.backends.cuda.matmul.allow_tf32
-    torch.get_device_module(device).manual_seed_all(seed)
-    cudnn.allow_tf32 = matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        cudnn.allow_tf32, matmul.allow_tf32 = before, whole
 
 
 LARGE = 64 << 20

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -17,17 +19,7 @@ from roundweave.tasks.algorithms.algebra import Map
 from roundweave.tasks.compute.mapper import MapInput, Mapper
 from roundweave.tasks.data.examples import Move
 from roundweave.tasks.networks.objective import Objective
-from roundweave.tasks.numerics.devices import (
-    AUTO,
-    CPU,
-    accelerator,
-    find_device,
-    forget_copies,
-    moved,
-    resident,
-    returned,
-    seeded,
-)
+from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator, find_device, moved
 from roundweave.tasks.numerics.pinning import pinned
 
 T = TypeVar("T")
@@ -41,9 +33,9 @@ class OnDevice(Mapper):
     compiler makes the code of the networks.
     """
 
-    inner: Mapper = field(kw_only=False)
-    precision: str = field(kw_only=False)
-    compiled: bool = field(kw_only=False)
+    inner: Mapper
+    precision: str
+    compiled: bool
 
     def check_map(self, map: Map) -> None:
         self.inner.check_map(map)
@@ -61,9 +53,8 @@ class OnDevice(Mapper):
             return self
         kinds = {*each(accelerator).values()}
         device = kinds.pop() if len(kinds) == 1 else CPU
-        notice(
-            f"maps are computed on {device}" + ("" if device != CPU else ": not every process has an accelerator")
-        )
+        lacking = "" if device != CPU else ": not every process has an accelerator"
+        notice(f"maps are computed on {device}{lacking}")
         return replace(self, device=device)
 
     @property
@@ -103,3 +94,54 @@ class OnDevice(Mapper):
             f"{device} has too little memory for this network and a partition; give a smaller batch_size, more "
             "partitions, or --precision bf16"
         )
+
+
+def resident(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The copy of a tensor on a device; it stays there for the next call while the tensor itself is in use.
+
+    Neither may be changed.
+    """
+    copies = _copies(device)
+    if tensor not in copies:
+        # From pinned memory it is copied many times as fast, and beside what the device computes.
+        source = tensor.pin_memory() if device.type == "cuda" else tensor
+        copies[tensor] = source.to(device, non_blocking=True)
+    return copies[tensor]
+
+
+def returned(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of a device in this process's memory, which is pinned where that makes the copy faster."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+
+
+def forget_copies(device: torch.device) -> None:
+    """Free the memory of a device that `resident` has taken."""
+    _copies(device).clear()
+    getattr(torch.get_device_module(device), "empty_cache", lambda: None)()
+
+
+@functools.cache
+def _copies(device: torch.device) -> MutableMapping[torch.Tensor, torch.Tensor]:
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    copies: MutableMapping[torch.Tensor, torch.Tensor] = WeakTensorKeyDictionary()
+    return copies
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed a device's generator, and have it compute in full precision by deterministic algorithms.
+
+    The caller's settings are restored at the end.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has other bits in each run
+    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.allow_tf32
+    matmul, whole = torch.backends.cuda.matmul, torch.backends.cuda.matmul.allow_tf32
+    torch.get_device_module(device).manual_seed_all(seed)
+    cudnn.allow_tf32 = matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32, matmul.allow_tf32 = before, whole

@@ -283,8 +283,7 @@ def bench_for(config: TrainConfig, work: Workload, plain: Described) -> Iterator
         executors: dict[str, Executor] = {
             name: entry.load()(*[client] * entry.distributed, setting) for name, entry in EXECUTORS.items()
         }
-        threads, scorers = os.cpu_count() or 1, plain.work.scorers[:1]
-        scoring = replace(plain.work, threads=threads, mapper=Mapper(), scorers=scorers)
+        scoring = replace(plain.work, threads=os.cpu_count() or 1, mapper=Mapper(), scorers=plain.work.scorers[:1])
         held_out = plain.partitions.held_out_part(0, 0, plain.partitions.split.partitions)
         examples = Partition(plain.partitions.load(0, 0), (thinned(held_out),))
         yield Bench(config, work, executors, len(usable_workers(client)), root, scoring, examples)

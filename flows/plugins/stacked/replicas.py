@@ -202,24 +202,20 @@ class StackedMapper(Mapper):
                 "leave one of them out"
             )
 
-    def check(
-        self, map: Any, objective: Objective, partitions: Partitions, partition: int, sizes: Sequence[int]
-    ) -> None:
-        """Raise `DataError` unless examples are held in memory, and what `check_lengths` raises."""
+    def check(self, map: Any, objective: Objective, partitions: Any, partition: int, sizes: Sequence[int]) -> None:
+        """Raise `DataError` unless examples are held in memory, and what `try_on` raises."""
         partitions.check_in_memory("stacked", partition)
-        self.check_lengths(map, objective, partitions.sample(partition, TRIED), sizes or _dealt(partitions))
+        self.try_on(map, objective, partitions.sample(partition, TRIED), sizes or _dealt(partitions))
 
-    def check_lengths(
-        self, local: LocalSteps, objective: Objective, examples: Examples, sizes: Sequence[int]
-    ) -> None:
+    def try_on(self, map: LocalSteps, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
         """Raise `ModelError` if such networks cannot be stacked. Batches of each length that occurs are tried.
 
         `sizes` are the numbers of examples that partitions have.
         """
         lengths = set[int]()
         for size in {*sizes}:
-            full = min(local.batch_size or size, size)
-            lengths |= {full, size % full} if local.count(size) > size // full else {full}
+            full = min(map.batch_size or size, size)
+            lengths |= {full, size % full} if map.count(size) > size // full else {full}
         for length in sorted(lengths - {0} or {len(examples)}, reverse=True):
             rows = torch.arange(length) % len(examples)
             batch = Examples(examples.inputs[rows], examples.targets[rows])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -19,13 +19,6 @@ from roundweave.tasks.algorithms.algebra import Map, as_given, says
 from roundweave.tasks.compute.mapper import EXAMPLES, Mapper
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective
-
-if TYPE_CHECKING:
-    from roundweave.tasks.data.partitions import Partitions
-    from roundweave.tasks.process_group.group import Group
-    from roundweave.tasks.rounds.engine import BlockData
-    from roundweave.tasks.rounds.job import Job
-    from roundweave.tasks.rounds.persistence.committing import Computed
 
 T = TypeVar("T")
 
@@ -52,7 +45,7 @@ class TensorParallel(Mapper):
                 f"map {as_given(map)}; leave one of them out"
             )
 
-    def bound(self, objective: Objective, partitions: Partitions) -> Self:
+    def bound(self, objective: Objective, partitions: Any) -> Self:
         """The mapper with the ranks' shares of a run's network; raises `ModelError` if it cannot be shared."""
         if objective.spectral:
             raise ModelError(f"ranks cannot share spectral norms, as {objective.model.name} has; leave ranks out")
@@ -92,12 +85,10 @@ class TensorParallel(Mapper):
                 f"network than the whole one is, as {differing}; name others as `units`, or leave ranks out"
             )
 
-    def rounds(
-        self, job: Job, round: int, group: Group, data: BlockData, halted: Callable[[], bool]
-    ) -> Iterator[Computed]:
+    def rounds(self, job: Any, round: int, group: Any, data: Any, halted: Callable[[], bool]) -> Iterator[Any]:
         from roundweave.flows.plugins.tensor_parallel.streaming import shared_rounds
 
-        return shared_rounds(job, round, group, data, halted)
+        return shared_rounds(job, self.known_shares, round, group, data, halted)
 
     @property
     def known_shares(self) -> Shares:

@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -61,20 +60,14 @@ class Rows(Record):
 class NetworkShare:
     """A rank's share of a network that ranks share: how it is read, mapped and stored.
 
-    `whole` is the job on the whole network, and `group` are the ranks that share it. `storing` are the same ranks:
-    through this communicator they send to rank 0 what it writes.
+    `whole` is the job on the whole network, and `group` are the ranks that share it, as `shares` says. `storing`
+    are the same ranks: through this communicator they send to rank 0 what it writes.
     """
 
     whole: Job
+    shares: Shares
     group: Communicator
     storing: Communicator
-
-    @functools.cached_property
-    def shares(self) -> Shares:
-        """What each rank has of the network."""
-        mapper: Any = self.whole.work.mapper
-        shares: Shares = mapper.known_shares
-        return shares
 
     @functools.cached_property
     def job(self) -> Job:
@@ -229,7 +222,7 @@ class NetworkShare:
 
 
 def shared_rounds(
-    job: Job, round: int, group: Group, data: BlockData, halted: Callable[[], bool]
+    job: Job, shares: Shares, round: int, group: Group, data: BlockData, halted: Callable[[], bool]
 ) -> Iterator[Computed]:
     """Yield each round after a committed `round`. Neighbours in the group share a network and map a block of it.
 
@@ -238,7 +231,7 @@ def shared_rounds(
     networks = [range(first, first + job.ranks) for first in range(0, group.ranks, job.ranks)]
     sharing, storing = group.part(networks), group.part(networks)
     blocks = group.part([*zip(*networks, strict=True)])
-    share = NetworkShare(job, sharing, storing)
+    share = NetworkShare(job, shares, sharing, storing)
 
     def report() -> Sequence[Report]:
         sent = {"activations": sharing.sent, "updates": blocks.sent, "tensors": storing.sent}

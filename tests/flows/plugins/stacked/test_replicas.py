@@ -127,7 +127,7 @@ def test_networks_of_odd_sizes_are_refused_or_have_the_same_bits_anywhere(featur
     parts = [examples_of(what, size, size) for size in sizes]
     try:
         with pinned(0, threads=1):
-            rule.func.check_lengths(*rule.args, what, parts[0], sizes)
+            rule.func.try_on(*rule.args, what, parts[0], sizes)
     except ModelError as error:
         assert "has other bits in another place" in str(error)
         return
@@ -151,10 +151,10 @@ def test_a_neighbour_that_is_not_finite_changes_nothing() -> None:
 def test_random_numbers_that_only_a_rest_of_a_batch_draws_are_found_out(own) -> None:
     what = objective("PlayingLater", own, "float32")
     mapper, part = StackedMapper(at_once=4), examples_of(what, 16)
-    mapper.check_lengths(LOCAL, what, part, [32])
+    mapper.try_on(LOCAL, what, part, [32])
     with pytest.raises(ModelError, match="PlayingLater cannot be stacked: it draws random numbers"):
-        mapper.check_lengths(LOCAL, what, part, [32, 21])
-    mapper.check_lengths(replace(LOCAL, local_steps=2, local_epochs=None), what, part, [32, 37])
+        mapper.try_on(LOCAL, what, part, [32, 21])
+    mapper.try_on(replace(LOCAL, local_steps=2, local_epochs=None), what, part, [32, 37])
 
 
 COUNTS = st.lists(st.integers(1, 40), min_size=1, max_size=6)
@@ -216,7 +216,7 @@ def test_forward_passes_in_bfloat16_are_alike_as_far_as_it_rounds(own) -> None:
     what, rule = objective("mlp", own, "float32"), replace(LOCAL, local_steps=1, local_epochs=None)
     parts, what = [examples_of(what, 16, number) for number in range(2)], replace(what, precision="bf16")
     with pinned(0, threads=1):
-        StackedMapper(at_once=2).check_lengths(rule, what, parts[0], (16,))
+        StackedMapper(at_once=2).try_on(rule, what, parts[0], (16,))
     beside, alone = (updates(stacked(rule, n), what, parts, [0, 1]) for n in (2, 1))
     for one, other in zip(beside, alone, strict=True):
         direction = other.direction["float32"]
