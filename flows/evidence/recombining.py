@@ -160,16 +160,17 @@ def _saved(
         "chain": run.round(number).chain,
         "changed": _changed(asked, parts),
     }
-    known = {"fingerprint": _fingerprint(run, executor), "fingerprints": run.attributes.get("fingerprints", {})}
+    common = _fingerprint(run, executor, work.mapper.device)
+    known = {"fingerprint": common, "fingerprints": run.attributes.get("fingerprints", {})}
     carried = run.carried(number - 1) | taken
     create_run(address, described, after.state, carried, gather=executor.gather, parent=parent, **known)
     return address
 
 
-def _fingerprint(run: StoredRun, executor: Executor) -> Fingerprint | None:
+def _fingerprint(run: StoredRun, executor: Executor, device: str) -> Fingerprint | None:
     """The recorded numerics fingerprint; raises `NumericsMismatch` if this executor's machines have another."""
     recorded: Fingerprint | None = run.attributes["fingerprint"]
-    for place, present in executor.each(partial(fingerprint, run.config["device"])).items():
+    for place, present in executor.each(partial(fingerprint, device)).items():
         check_fingerprint(recorded or present, present, place)
     return recorded
 

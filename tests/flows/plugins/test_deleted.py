@@ -25,10 +25,13 @@ print(run.digest)
 """
 COMMANDS = ("show plain", "replay plain", "list", "runs", "--help", "train --help", "resume plain --rounds 3")
 KERNEL = ("tests/contracts", "tests/storage/values", "tests/tasks/rounds/test_folds.py", "tests/tasks/algorithms")
-PLAIN = {"schedule", "export", "planned", "patience", "drift"}
+PLAIN = {"schedule", "export", "planned", "patience", "drift", "device", "units", "ranks", "stacked"}
 """Options whose names are plain words, too."""
-OTHERS = {"tasks/process_group/peers.py": {"accept"}}
-"""Of a socket."""
+OTHERS = {
+    "tasks/process_group/peers.py": {"accept"},
+    "tasks/networks/objective.py": {"precision", "compiled"},
+}
+"""Of a socket; and what a mapper sets of an objective."""
 
 
 def copied(folder: Path, without: str = "") -> Path:
