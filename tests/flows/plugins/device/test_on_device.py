@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import roundweave as rw
+from roundweave.flows.planning.plan import plan_rounds
 from roundweave.flows.plugins.device.on_device import OnDevice
 from roundweave.tasks.algorithms.maps.backprop import descend
 from roundweave.tasks.algorithms.table import ALGORITHMS
@@ -135,6 +136,22 @@ def test_bf16_is_torchs_autocast_around_forward_pass_and_loss() -> None:
     assert torch.equal(update.direction["float32"], start.params["float32"] - arrived)
     [whole] = Mapper()(local, objective, start, [(examples, {}, 0)])
     assert not torch.equal(update.direction["float32"], whole.direction["float32"])
+
+
+class Threes(rw.Plugin):
+    """Has a mapper of its own, which maps three partitions at once."""
+
+    decides = True
+
+    def plan(self, plan: Any) -> Any:
+        return plan.fill("threes", mapper=Mapper(at_once=3))
+
+
+def test_what_a_mapper_of_the_users_does_is_computed_there_too() -> None:
+    mapper = plan_rounds(rw.TrainConfig(plugins=[Threes], precision="bf16")).mapper
+    assert mapper == OnDevice(Mapper(at_once=3), "bf16", compiled=False, at_once=3)
+    with pytest.raises(rw.UsageError, match=r"^stacked and threes both decide the mapper; leave one of them out$"):
+        plan_rounds(rw.TrainConfig(plugins=[Threes], stacked=2))
 
 
 @pytest.mark.slow
