@@ -116,9 +116,9 @@ class Sampler(Protocol):
     One that is drawn among those that are `present`, or that `sees` the rounds before, is asked when a round
     begins; who took part is then known from the round's record. A frozen dataclass that inherits this.
 
-    Any process may ask one with `draw_next`, which draws the partition that computes next for a parameter server,
-    from the seed, the number of pushes so far, `sizes` and who is busy. Others draw where the training began, and
-    no parameter server has them.
+    Any process asks one with `draw_next`, so its class lies in an installed package. `draw_next` draws the
+    partition that computes next for a parameter server, from the seed, the number of pushes so far, `sizes` and
+    who is busy. Others draw where the training began, and no parameter server has them.
 
     Example:
         >>> from dataclasses import dataclass
