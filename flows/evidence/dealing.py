@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from roundweave.flows.config.experiment import Dealing
-from roundweave.flows.config.recorded import check_examples, check_trust
+from roundweave.flows.config.recorded import check_trust, other_examples
 from roundweave.flows.planning.completing import deal
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.places.base import Where
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.description import combine, gather_here
@@ -23,8 +21,7 @@ def deal_again(run: StoredRun, root: Where, trust: bool) -> Partitions:
     check_trust(run, root, trust, recorded, ("data",))
     dealt = deal(recorded, meaning=Meaning.recorded(run.attributes["data"]))
     dealt, descriptions = dealt.described_by(gather_here)
-    unread = run.attributes["data"].get("validation", "")  # what validates is not dealt
-    padded = dealt.loading.collate is not None
-    described = combine(descriptions, dealt.called, padded=padded)
-    check_examples(run, replace(described, validation=unread))
+    described = combine(descriptions, dealt.called, padded=dealt.loading.collate is not None)
+    if other := other_examples(run.attributes, described.digest, described.files):
+        raise DataError(f"{run.name}: {other}; restore the recorded ones")
     return dealt

@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from roundweave.flows.config.base import own_options
 from roundweave.flows.config.experiment import PREPARED, Dealing
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.checkpoints.folders import CONFIG
@@ -41,9 +42,9 @@ def complete(config: TrainConfig, new: bool, opened: Opener) -> TrainConfig:
     The weights that a `new` run begins with are found. Raises `RoundweaveError`.
     """
     config = config.model_copy(update={"start_from": _found_start(config, new, opened) or config.start_from})
+    named = own_options(TrainConfig, data=True)
     own = {
-        "data": keep_source(config.data),
-        "validation": config.validation and keep_source(config.validation),
+        **{name: keep_source(data) for name in named if (data := getattr(config, name))},
         **{name: getattr(config.loading, name) for name in PREPARED},
         **found_model(_model_given(config), config.model_options),
         "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
