@@ -36,6 +36,9 @@ class Config(BaseModel):
     known: ClassVar[Mapping[str, FieldInfo]] = {}
     """Names that may be given besides the fields, for suggestions."""
 
+    owners: ClassVar[Mapping[str, str]] = {}
+    """Whose the options of plugins are, by their names."""
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)

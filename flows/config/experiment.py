@@ -93,6 +93,7 @@ class DataConfig(Config):
     )
 
 
+@with_plugins
 class Dealing(DataConfig):
     """The examples, how they are split into partitions, and how they are prepared."""
 
@@ -107,13 +108,6 @@ class Dealing(DataConfig):
         default="iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}"
     )
     resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
-    score_partitions: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="share of its examples that each partition holds out for a score of its own, such as 0.1; of "
-        "the network that it carries as own, else of the common one",
-    )
     seed: int = Field(default=0, ge=0, description="decides every random number")
     split_seed: int | None = Field(default=None, ge=0, description="decides the split; default: seed")
     partition_options: PartitionOptions | None = Field(
@@ -154,7 +148,7 @@ class Dealing(DataConfig):
         return self
 
 
-@with_plugins(decides=True)
+@with_plugins
 class Experiment(Dealing):
     """The part of the configuration that decides a run's results; a resumed run must have the same."""
 

@@ -25,6 +25,9 @@ from roundweave.tasks.data.description import Description
 from roundweave.tasks.networks.start import Fork, Start, find_fork
 from roundweave.tasks.own_code.code import Code
 
+BESIDE = own_options(Experiment, data=True).keys() - {"data"}
+"""The options that name data that are scored beside the run's own; such scores begin with the option's name."""
+
 
 def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:
     """The configuration to resume a run with: the recorded one with changes of its execution.
@@ -138,11 +141,9 @@ def _code(config: DataConfig, field: str) -> Iterator[str]:
 
 def codes_of(config: Experiment) -> tuple[Code, ...]:
     """All code of the user's in a configuration."""
-    values = [getattr(config, field) for field in own_options(Experiment)]
+    values = [getattr(config, option) for option in own_options(Experiment)]
     single = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
-    every = [each for one in single for each in (one.code if isinstance(one, Named | Recombined) else (one,))]
-    every += [each.code for each in config.plugins if each.decides]
-    return tuple(each for each in every if isinstance(each, Code))
+    return (*config.code, *(one for one in single if isinstance(one, Code)))
 
 
 def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
@@ -209,7 +210,7 @@ def other_data(attributes: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     """A text that says which examples, or other data of an option, are not the recorded ones; else empty."""
     if other := other_examples(attributes, data["digest"], data.get("files", {})):
         return other
-    for name in own_options(Experiment, data=True).keys() - {"data"}:
+    for name in BESIDE:
         was, now = (each.get(name, "")[:12] or "none" for each in (attributes.get("data", {}), data))
         if was != now:
             return f"other {name} data, {now} instead of {was}"
@@ -239,7 +240,7 @@ def _another(run: StoredRun, config: TrainConfig, differing: str, advice: str) -
     return error
 
 
-def check_examples(run: StoredRun, description: Description) -> None:
-    """Raise `DataError` if the examples described are not those that the run recorded."""
-    if other := other_data(run.attributes, description.recorded):
+def check_examples(run: StoredRun, data: Mapping[str, Any]) -> None:
+    """Raise `DataError` if data are not those that the run recorded."""
+    if other := other_data(run.attributes, data):
         raise DataError(f"{run.name}: {other}; restore the recorded ones")

@@ -91,7 +91,7 @@ class Placement(Config):
         return self.model_dump(include=cluster | {"worker_timeout", "plain_ranks"})
 
 
-@with_plugins(decides=False)
+@with_plugins
 class Execution(Placement):
     """How and how long a run is trained; it may change when the run is resumed."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from roundweave.flows.config.experiment import Dealing
-from roundweave.flows.config.recorded import check_trust, other_examples
+from roundweave.flows.config.recorded import check_examples, check_trust
 from roundweave.flows.planning.completing import deal
-from roundweave.storage.errors import DataError, UsageError
+from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import Where
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.description import combine, gather_here
@@ -22,6 +22,5 @@ def deal_again(run: StoredRun, root: Where, trust: bool) -> Partitions:
     dealt = deal(recorded, meaning=Meaning.recorded(run.attributes["data"]))
     dealt, descriptions = dealt.described_by(gather_here)
     described = combine(descriptions, dealt.called, padded=dealt.loading.collate is not None)
-    if other := other_examples(run.attributes, described.digest, described.files):
-        raise DataError(f"{run.name}: {other}; restore the recorded ones")
+    check_examples(run, run.attributes["data"] | {"digest": described.digest, "files": described.files})
     return dealt

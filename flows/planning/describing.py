@@ -22,7 +22,6 @@ from roundweave.tasks.networks.objective import LAYOUTS, ModelSpec, Objective
 from roundweave.tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
 from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.scorers import OwnExamples
 from roundweave.tasks.rounds.scoring import gathering
 
 
@@ -94,7 +93,6 @@ def describe(plan: Plan, gather: CallEach) -> Described:
         scorers = tuple(each.described(objective, partitions, description, gather) for each in plan.scorers)
         beside = {name: fact for each in scorers for name, fact in each.recorded.items()}
         description = replace(description, beside=beside)
-        scorers = (*scorers, OwnExamples()) if config.score_partitions else scorers
     compute = config.compute.bound(objective, partitions)
     algorithm = replace(algorithm, map=compute.wrapped(algorithm.map))
     decided = (algorithm, partitions, config.seed, compute, config.quorum)

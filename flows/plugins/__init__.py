@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 PLUGINS: Mapping[str, Mapping[str, str]] = {
     "validation": {},
+    "score_partitions": {},
     "scheduled": {
         "serve": "Train a configuration on a schedule, until Ctrl-C.",
         "deploy": "Have a work pool of Prefect train a configuration on a schedule.",

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from roundweave.flows.config.base import own_options
-from roundweave.flows.config.experiment import Experiment
+from roundweave.flows.config.recorded import BESIDE
 from roundweave.flows.plugins.gate.conditions import COMPARED, Conditions, parts_of_condition
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run
@@ -70,8 +69,7 @@ def _judged_by(function: Code, run: Run, parent: Round | None) -> tuple[bool, st
 
 def _data_of(score: str) -> str:
     """The option whose data a score is of, which its name begins with; empty where these are held out."""
-    beside = own_options(Experiment, data=True).keys() - {"data"}
-    return next((name for name in beside if score.startswith(f"{name}_")), "")
+    return next((name for name in BESIDE if score.startswith(f"{name}_")), "")
 
 
 def _number(score: Score | None, name: str) -> float:

@@ -25,6 +25,7 @@ class Validated(Scorer):
     examples: int = 0
     digest: str = ""
     prefix: ClassVar[str] = "validation_"
+    adds: ClassVar[tuple[str, ...]] = ("validation_",)
 
     @property
     def recorded(self) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
+from roundweave.flows.plugins.score_partitions.scorer import OwnExamples
 from roundweave.flows.plugins.validation.scorer import Validated
 from roundweave.flows.reporting.listening import shown
 from roundweave.storage.errors import DataError, ExperimentDiffers, ModelError, NotARun, UsageError
@@ -16,7 +17,7 @@ from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.scorers import OwnExamples, Scorer
+from roundweave.tasks.rounds.scorers import Scorer
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import judge_round
 from tests.flows import nights
