@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from roundweave.storage.rounds.commits import Commit
     from roundweave.storage.runs.run import StoredRun
     from roundweave.tasks.data.description import Description
+    from roundweave.tasks.data.partitions import Partitions
 
 
 ALIKE = 0.8
@@ -90,6 +91,13 @@ class Plugin(Config):
         """
         return config
 
+    def deal(self, partitions: Partitions) -> Partitions:
+        """The partitions of a run's examples with what this plugin decides of them; nothing is loaded yet.
+
+        A plugin that overrides this hook decides bits, and its options are those of `roundweave split`, too.
+        """
+        return partitions
+
     def plan(self, plan: Plan) -> Plan:
         """The plan with what this plugin adds: a slot filled, a part wrapped, an entry of a list. It is pure."""
         return plan
@@ -135,6 +143,11 @@ class Plugin(Config):
     def place(cls) -> str:
         """Where the class is defined."""
         return f"{cls.__module__}:{cls.__qualname__}"
+
+    @classmethod
+    def part(cls) -> str:
+        """The part of the configuration in which its options are."""
+        return "Dealing" if cls.deal is not Plugin.deal else "Experiment" if cls.decides else "Execution"
 
     @classmethod
     def is_ours(cls) -> bool:

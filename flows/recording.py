@@ -66,7 +66,7 @@ def create_run(
     recorded = {
         "config": _recorded(config),
         "algorithm": repr(algorithm),
-        "data": {name: value for name, value in vars(description).items() if name != "columns"},
+        "data": description.recorded,
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
         **({"fingerprints": work.fingerprints} if work.fingerprints else {}),

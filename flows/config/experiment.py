@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, model_validator
 
-from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined
-from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Names, as_number, read_values
+from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined, is_part
+from roundweave.flows.config.base import DATA, Config, EachOwn, NamedOrOwn, Names, Own, as_number, read_values
 from roundweave.flows.config.plugins import OwnPlugin, with_plugins
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
+from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.compute.compute import COMPRESSORS, Compute, find_compressor
 from roundweave.tasks.data.reading import Loading
@@ -51,14 +52,17 @@ Sites = Annotated[str | dict[Site, Annotated[int, Field(ge=1)]], BeforeValidator
 
 
 Loss = Annotated[
-    NamedOrOwn | None, Field(description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets")
+    Annotated[NamedOrOwn, Own(LOSS_NAMES.__contains__)] | None,
+    Field(description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets"),
 ]
+Model = Annotated[NamedOrOwn, Own(MODELS.__contains__)]
+Data = Annotated[NamedOrOwn | EachOwn, DATA]
 
 
 class DataConfig(Config):
     """The examples to run a network on, and how they are prepared."""
 
-    data: NamedOrOwn | EachOwn | None = Field(
+    data: Data | None = Field(
         default=None, description="as `roundweave train --data`; default: of the run that is merged"
     )
     data_options: dict[str, JsonValue] = Field(
@@ -80,10 +84,11 @@ class DataConfig(Config):
     )
 
 
+@with_plugins
 class Dealing(DataConfig):
     """The examples, how they are split into partitions, and how they are prepared."""
 
-    data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
+    data: Data = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
     hash_data: bool = Field(
         default=False, description="read all bytes of files larger than 256 MB to show that they are the same"
     )
@@ -94,13 +99,6 @@ class Dealing(DataConfig):
         default="iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}"
     )
     resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
-    score_partitions: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="share of its examples that each partition holds out for a score of its own, such as 0.1; of "
-        "the network that it carries as own, else of the common one",
-    )
     seed: int = Field(default=0, ge=0, description="decides every random number")
     split_seed: int | None = Field(default=None, ge=0, description="decides the split; default: seed")
     partition_options: PartitionOptions | None = Field(
@@ -141,11 +139,11 @@ class Dealing(DataConfig):
         return self
 
 
-@with_plugins(decides=True)
+@with_plugins
 class Experiment(Dealing):
     """The part of the configuration that decides a run's results; a resumed run must have the same."""
 
-    model: NamedOrOwn = Field(default="mlp", description=f"{', '.join(MODELS)}, FILE.py:fn")
+    model: Model = Field(default="mlp", description=f"{', '.join(MODELS)}, FILE.py:fn")
     model_options: dict[str, Any] = Field(
         default={}, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
     )
@@ -156,20 +154,17 @@ class Experiment(Dealing):
         description="a checkpoint, a stored round RUN@12, or one of the newest complete run such as night-*@-1, "
         "to begin with; default: weights by the seed",
     )
-    scores: Names | None = Field(
+    scores: Annotated[Names | None, Own(SCORES.__contains__, many=True)] = Field(
         default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: by the loss"
     )
-    validation: NamedOrOwn | None = Field(
-        default=None, description="as data, never trained on: scored in each round beside what is held out"
-    )
-    algorithm: Named = Field(
+    algorithm: Annotated[Named, Own(ALGORITHMS.__contains__)] = Field(
         default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
     )
     topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_values)] = Field(
         default=None,
         description=f"{', '.join(spelled(TOPOLOGIES))}, FILE.json of edges: whose network is averaged with whose",
     )
-    recombined: Recombined | None = Field(
+    recombined: Annotated[Recombined | None, Own(is_part)] = Field(
         default=None,
         description="parts in place of the algorithm's, as `roundweave recombine --save` records them",
     )
@@ -205,7 +200,7 @@ class Experiment(Dealing):
     mixed_hardware: bool = Field(
         default=False, description="accept unequal machines; withdraws the promise of equal bits"
     )
-    plugins: Annotated[tuple[OwnPlugin, ...], BeforeValidator(at_commas)] = Field(
+    plugins: Annotated[tuple[OwnPlugin, ...], BeforeValidator(at_commas), Own()] = Field(
         default=(), description="FILE.py:Class of plugins of one's own, or tables of name and options"
     )
 
@@ -226,8 +221,6 @@ class Experiment(Dealing):
     def _fits(self) -> Experiment:
         if self.init_seed is not None and self.algorithm.options.get("init") == "per-partition":
             raise ValueError("init = per-partition draws weights by seed; leave init_seed out")
-        if self.sites and self.validation is not None:
-            raise ValueError("validation is read by every worker, and sites share no data; leave validation out")
         if self.sites and self.ranks > 1:
             raise ValueError("ranks that share a network read all examples, and those of sites stay there")
         if self.precision != "float32" and self.dtype != "float32":

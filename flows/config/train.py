@@ -118,9 +118,11 @@ class Deployment(Config):
     )
 
 
-@with_plugins(decides=False, taken=(*Deployment.model_fields, "address"))
+@with_plugins
 class Execution(Placement):
     """How and how long a run is trained; it may change when the run is resumed."""
+
+    owners: ClassVar[Mapping[str, str]] = dict.fromkeys((*Deployment.model_fields, "address"), "Execution")
 
     name: str | None = Field(
         default=None,

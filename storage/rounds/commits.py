@@ -104,13 +104,18 @@ class Score:
 
 
 LOWEST = ("loss", "mae", "perplexity")
-"""The scores whose lowest number is the best one, as that of the worst partitions is, and each spread."""
+"""The scores whose lowest number is the best one, as that of what is derived of them is, and each spread."""
+
+
+def derived_of(name: str) -> str:
+    """The score that a number of a round is derived of by its name, as ``worst_loss`` is; empty for none."""
+    return name.partition("_")[2]
 
 
 def ranking(best: str) -> tuple[str, bool]:
     """The score of ``f1``, ``min:mae`` or ``max:f1``, and whether its lowest number is the best; see `LOWEST`."""
     way, _, name = best.rpartition(":")
-    lowest = name.removeprefix("validation_").removeprefix("worst_") in LOWEST or name.startswith("spread_")
+    lowest = not {name, derived_of(name)}.isdisjoint(LOWEST) or name.startswith("spread_")
     return name, way == "min" if way else lowest
 
 

@@ -15,11 +15,11 @@ import roundweave as rw
 from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import plan
 from roundweave.flows.plugins.cohort.sampler import Cohort
+from roundweave.flows.plugins.score_partitions.scorer import OwnExamples
 from roundweave.storage.errors import DataError, RoundFailed
 from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds.job import asked_of
-from roundweave.tasks.rounds.scorers import OwnExamples
 from roundweave.tasks.rounds.scoring import Tally
 
 SOURCE = """
