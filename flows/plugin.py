@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roundweave.flows.config.base import Config
+from roundweave.tasks.own_code.tables import Table
 
 if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
@@ -30,6 +31,7 @@ class Plugin(Config):
             its code and options are recorded, a resumed run must have the same, and a replay uses them.
         watches: Whether `committed` only looks on and never ends the training. Several rounds are then submitted
             at once; else one, so that the training ends at the very round.
+        tables: What `roundweave list` shows of it, by the table's title.
 
     Example:
         >>> class Losses(rw.Plugin):
@@ -42,11 +44,17 @@ class Plugin(Config):
 
     decides: ClassVar[bool] = False
     watches: ClassVar[bool] = False
+    tables: ClassVar[Mapping[str, Table]] = {}
 
     @classmethod
     def takes_part(cls, config: TrainConfig) -> bool:
         """Whether it takes part in a training: where one of its options is not at its default."""
         return any(getattr(config, name) != field.get_default() for name, field in cls.model_fields.items())
+
+    @classmethod
+    def imply(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The given values of a configuration, and those that they imply; asked of every plugin there is."""
+        return given
 
     def around(self, config: TrainConfig) -> AbstractContextManager[None]:
         """A context that is open around the whole training, from before its plan to after its end."""

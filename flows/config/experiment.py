@@ -10,7 +10,6 @@ from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined
 from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Names, read_values
 from roundweave.flows.config.plugins import OwnPlugin, with_plugins
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
-from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.compute.compute import COMPRESSORS, Compute, find_compressor
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
@@ -174,10 +173,6 @@ class Experiment(Dealing):
     algorithm: Named = Field(
         default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
     )
-    topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_values)] = Field(
-        default=None,
-        description=f"{', '.join(spelled(TOPOLOGIES))}, FILE.json of edges: whose network is averaged with whose",
-    )
     recombined: Recombined | None = Field(
         default=None,
         description="parts in place of the algorithm's, as `roundweave recombine --save` records them",
@@ -261,9 +256,6 @@ class Experiment(Dealing):
             raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
         if self.cohort_from == "present" and not self.sites:
             raise ValueError("cohort_from present is for partitions of sites; give sites, too")
-        if self.topology is not None and (self.cohort is not None or self.cohort_from == "present"):
-            given = "cohort" if self.cohort is not None else "cohort_from"
-            raise ValueError(f"with a topology each partition trains its network in each round; leave {given} out")
         if self.sites and self.validation is not None:
             raise ValueError("validation is read by every worker, and sites share no data; leave validation out")
         if self.sites and self.ranks > 1:

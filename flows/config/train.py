@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
 from roundweave.flows.config.base import Config, Numbers
 from roundweave.flows.config.experiment import Experiment
-from roundweave.flows.config.plugins import active_plugins, with_plugins
+from roundweave.flows.config.plugins import active_plugins, plugin_classes, with_plugins
 from roundweave.storage.parsing import MOST_ROUNDS, UNITS, at_commas, span_seconds
 from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     ExecutorName = str
 else:
     ExecutorName = Literal[tuple(EXECUTORS)]
-
-DECENTRALISED = "d_psgd"
-"""The algorithm where none is named beside a topology."""
 
 LONGEST_NAME = 250
 """The most characters of a run's name, as file systems allow 255 in that of its folder."""
@@ -200,14 +197,13 @@ class TrainConfig(Experiment, Execution, Deployment):
 
         ``lr = 0.1`` beside ``algorithm = "fed_avg"`` means ``algorithm = {name = "fed_avg", lr = 0.1}``. Values
         that no algorithm takes stay where they are, unless the algorithm is a user's function, which may take any
-        option. A topology without an algorithm takes that of topologies, which without one takes a ring.
+        option. Plugins add what the values imply.
         """
         if not isinstance(values, dict):
             return values
-        values = {"algorithm": DECENTRALISED, **values} if values.get("topology") else values
+        for plugin in plugin_classes():
+            values = plugin.imply(values)
         table = algorithm_table(values.get("algorithm", DEFAULT))
-        if table["name"] == DECENTRALISED and values.get("topology") is None:
-            values = {**values, "topology": "ring"}
         own = is_own_algorithm(table["name"])
         moved = {n: v for n, v in values.items() if n not in cls.model_fields and (n in EVERY_OPTION or own)}
         rest = {name: value for name, value in values.items() if name not in moved}

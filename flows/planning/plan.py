@@ -20,9 +20,7 @@ from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import RECORDED, run_name
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
-from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
-from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
+from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Mixing, Reduce
 from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
@@ -46,9 +44,10 @@ class Plan:
     """What a configuration stands for. `config` is complete, with the source of the user's functions.
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
-    that in which updates arrive at a server, None if workers decide. `sampler` draws
-    who takes part in a round, None for all; `scorers` score each round; `plugins` are those that take part. The
-    examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
+    that in which updates arrive at a server, None if workers decide. `sampler` draws who takes part in a round,
+    None for all; `mixing` averages partitions' own networks before a round, None for none; `scorers` score each
+    round; `plugins` are those that take part. The examples are not described yet; once they are, `checks` raise
+    errors for those that may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
 
@@ -64,9 +63,9 @@ class Plan:
     run: StoredRun | None
     algorithm: Algorithm
     partitions: Partitions
-    topology: Topology | None
     order: Order | None
-    sampler: Sampler | None
+    sampler: Sampler | None = None
+    mixing: Mixing | None = None
     plugins: tuple[Any, ...] = ()
     scorers: tuple[Scorer, ...] = (Scorer(),)
     checks: tuple[Check, ...] = ()
@@ -172,16 +171,11 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     config = complete(config, run is None, opened)
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
-    topology = None if config.topology is None else find_topology(config.topology, config.partitions)
-    if topology and (OWN not in algorithm.map.carry or algorithm.when.asynchronous):
-        raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
-    if topology and algorithm.apply != Sgd():
-        raise UsageError("with a topology the state is the mean of all networks: leave apply out")
     replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
     config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
-    planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm), None)
+    planned = Plan(config, run, algorithm, partitions, _order_of(config, algorithm))
     if config.drawn:
         planned = planned.fill("cohort", sampler=config.drawn)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])

@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed import Future
 
-from roundweave.tasks.algorithms.topology import own_slots
+from roundweave.tasks.algorithms.algebra import own_slots
 from roundweave.tasks.executors.clusters import calls
 from roundweave.tasks.executors.clusters.placement import Key
 from roundweave.tasks.executors.pool import WorkerPool

@@ -22,8 +22,8 @@ from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.storage.runs.listing import flat_config, looked_through, stored_bytes
 from roundweave.storage.runs.measures import by_worker
 from roundweave.storage.runs.run import StoredRun, open_stored
+from roundweave.tasks.algorithms.algebra import own_slots
 from roundweave.tasks.algorithms.table import ABOUT
-from roundweave.tasks.algorithms.topology import own_slots
 from roundweave.tasks.own_code.code import short_name
 
 if TYPE_CHECKING:
@@ -251,7 +251,6 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "data": f"{_reference(config['data'])}{config.get('data_options') or ''}, {examples}",
         "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
         "own scores": f"of {network}" if score else "",
-        "topology": named if isinstance(named := config.get("topology") or "", str) else f"{len(named)} edges",
         "classes": ", ".join(cut([f"{label} {name}" for label, name in enumerate(data.get("class_names", ()))])),
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
         "parent": _parent(run.attributes.get("parent")) or run.parent or "",

@@ -17,7 +17,7 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors, views
-from roundweave.tasks.algorithms.topology import OWN, own_slots
+from roundweave.tasks.algorithms.algebra import OWN, own_slots
 from roundweave.tasks.data.description import CallEach
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.data.partitions import Partitions
