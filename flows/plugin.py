@@ -52,7 +52,7 @@ class Plugin(Config):
         return any(getattr(config, name) != field.get_default() for name, field in cls.model_fields.items())
 
     @classmethod
-    def imply(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def imply(cls, given: dict[str, Any]) -> dict[str, Any]:
         """The given values of a configuration, and those that they imply; asked of every plugin there is."""
         return given
 

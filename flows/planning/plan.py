@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from roundweave.flows.config.plugins import active_plugins, plugin_classes
+from roundweave.flows.config.plugins import active_plugins, plugin_classes, through
 from roundweave.flows.config.recorded import check_same_examples, check_same_experiment, differences
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, deal, with_server
-from roundweave.flows.planning.naming import address_of_run, configure, find, through
+from roundweave.flows.planning.naming import address_of_run, configure, find
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit

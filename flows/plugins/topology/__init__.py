@@ -36,7 +36,7 @@ class Topology(Plugin):
     )
 
     @classmethod
-    def imply(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    def imply(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Its algorithm beside a topology, and a ring beside the algorithm."""
         from roundweave.flows.config.algorithms import algorithm_table
 
