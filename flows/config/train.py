@@ -215,11 +215,6 @@ class TrainConfig(Experiment, Execution, Deployment):
 
     @model_validator(mode="after")
     def _goes_together(self) -> TrainConfig:
-        if self.keep and Keep.of(self.keep).recomputes and (self.sites or self.mixed_hardware):
-            why = "examples stay at their sites" if self.sites else "machines may give other bits"
-            raise ValueError(
-                f"keep {self.keep} maps rounds again in any process, and {why}; give states or every:k"
-            )
         if self.deadline and not EXECUTORS[self.executor].distributed:
             raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
         return self

@@ -28,8 +28,8 @@ from roundweave.tasks.networks.start import Fork, Start, find_start
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import unknown
 
-KEPT = "updates:10"
-"""The default of `keep` for runs with a parameter server."""
+KEPT = {False: "all", True: "updates:10"}
+"""The default of `keep`, for algorithms that are asynchronous or not."""
 
 SCORED_PUSHES = 10
 """By default the server's network is scored after so many pushes for each partition that computes at one time."""
@@ -110,7 +110,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
     if not when.asynchronous:
         if config.order or config.speeds:
             raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
-        return _filled(config, evaluate_every=1, keep="all")
+        return _filled(config, evaluate_every=1, keep=KEPT[False])
     in_flight = config.drawn.size if config.drawn else config.partitions
     if when.buffer > in_flight:
         more = "a larger cohort" if config.drawn else "more partitions"
@@ -137,7 +137,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
     every = max(1, SCORED_PUSHES * in_flight // when.buffer)
-    return _filled(config, evaluate_every=every, keep=KEPT)
+    return _filled(config, evaluate_every=every, keep=KEPT[True])
 
 
 def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 from roundweave.flows.config.plugins import active_plugins, plugin_classes, through
 from roundweave.flows.config.recorded import check_same_examples, check_same_experiment, differences
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.completing import complete, deal, with_server
+from roundweave.flows.planning.completing import KEPT, complete, deal, with_server
 from roundweave.flows.planning.naming import address_of_run, configure, find
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import RECORDED, run_name
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Mixing, Reduce
 from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.data.meaning import NO_NAMES
@@ -44,12 +45,12 @@ class Plan:
     """What a configuration stands for. `config` is complete, with the source of the user's functions.
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
-    that in which updates arrive at a server, None if workers decide. `sampler` draws who takes part in a round,
-    None for all; `mixing` averages partitions' own networks before a round, None for none; `scorers` score each
-    round; `plugins` are those that take part. The examples are not described yet; once they are, `checks` raise
-    errors for those that may not be trained on.
-    Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
-    refused where no examples are held out. `filled` has the option by which each slot was filled.
+    that in which updates arrive at a server, None if workers decide. `keep` says what stays of rounds. `sampler`
+    draws who takes part in a round, None for all; `mixing` averages partitions' own networks before a round, None
+    for none; `scorers` score each round; `plugins` are those that take part. The examples are not described yet;
+    once they are, `checks` raise errors for those that may not be trained on. Whoever commits a round asks each of
+    `stops` whether it is the last. The options that `needs_scores` names are refused where no examples are held
+    out. `filled` has the option by which each slot was filled.
 
     Example:
         >>> class LowLoss(rw.Plugin):
@@ -64,6 +65,7 @@ class Plan:
     algorithm: Algorithm
     partitions: Partitions
     order: Order | None
+    keep: Keep
     sampler: Sampler | None = None
     mixing: Mixing | None = None
     plugins: tuple[Any, ...] = ()
@@ -175,7 +177,10 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
-    planned = Plan(config, run, algorithm, partitions, _order_of(config, algorithm))
+    keep = Keep.of(config.keep or "")
+    planned = Plan(config, run, algorithm, partitions, _order_of(config, algorithm), keep)
+    if config.keep != KEPT[algorithm.when.asynchronous]:
+        planned = planned.fill("keep", keep=keep)
     if config.drawn:
         planned = planned.fill("cohort", sampler=config.drawn)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
@@ -192,6 +197,12 @@ def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
     if own and planned.algorithm.when.asynchronous:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
+    config = planned.config
+    if planned.keep.maps_again and (config.sites or config.mixed_hardware):
+        why = "examples stay at their sites" if config.sites else "machines may give other bits"
+        raise UsageError(
+            f"keep {planned.keep} maps rounds again in any process, and {why}; give states or every:k"
+        )
     cohort = Asked(sampler.size, {}, sampler.by_size) if sampler and own else sampler
     partitions = replace(planned.partitions, cohort=cohort)
     return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)

@@ -338,7 +338,7 @@ class Job:
 
         Of a parameter server these are mapped from earlier states, too, unless `keep` provides for that.
         """
-        begins_together = not self.work.algorithm.when.asynchronous or self.attempt.keep.recomputes
+        begins_together = not self.work.algorithm.when.asynchronous or self.attempt.keep.maps_again
         return begins_together and self.work.fingerprint is not None and not self.work.partitions.sites
 
     def stores_state(self, round: int) -> bool:
@@ -362,7 +362,7 @@ class Job:
     def comes_late(self, round: int, version: int) -> bool:
         """Whether a push that began from a `version` comes after a state that stays to map rounds again from."""
         keep = self.attempt.keep
-        return keep.recomputes and any(keep.state(each, each) for each in range(version + 1, round))
+        return keep.maps_again and any(keep.state(each, each) for each in range(version + 1, round))
 
     def run_by(self, executor: str) -> Job:
         """The job with the name of the executor that runs it, which commits record."""

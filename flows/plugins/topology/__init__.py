@@ -24,7 +24,7 @@ ALGORITHM = "d_psgd"
 """The algorithm where none is named beside a topology."""
 
 
-class Topology(Plugin):
+class Decentralised(Plugin):
     """Averages the networks of partitions' own with those of their neighbours."""
 
     decides = True
@@ -54,9 +54,7 @@ class Topology(Plugin):
         assert self.topology is not None
         algorithm, topology = plan.algorithm, find_topology(self.topology, plan.config.partitions)
         if OWN not in algorithm.map.carry or algorithm.when.asynchronous:
-            raise UsageError(
-                f"topology needs rounds of partitions that carry networks of their own; choose {ALGORITHM}"
-            )
+            raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
         if algorithm.apply != Sgd():
             raise UsageError("with a topology the state is the mean of all networks: leave apply out")
         return plan.fill("topology", mixing=topology, sampler=None)

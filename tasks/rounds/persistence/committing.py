@@ -23,7 +23,7 @@ from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.persistence.mapping import this_worker
-from roundweave.tasks.rounds.persistence.recomputing import HELD
+from roundweave.tasks.rounds.persistence.outcomes import HELD
 from roundweave.tasks.rounds.scorers import parts_of
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block

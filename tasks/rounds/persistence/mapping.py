@@ -1,7 +1,7 @@
 """Maps of a block: read from the store what a map needs, store each update, and fold them.
 
 Updates are written by the process that computed them. They need not travel to be stored. The state
-that a map begins with is read, or recomputed from stored updates where it is not stored. Networks of the
+that a map begins with is read, or computed again from stored updates where it is not stored. Networks of the
 partitions' own are read, and averaged with those of their neighbours.
 """
 
