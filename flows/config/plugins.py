@@ -22,6 +22,7 @@ GROUP = "roundweave.plugins"
 """The group of entry points by which installed packages bring plugins."""
 
 T = TypeVar("T", bound=Config)
+V = TypeVar("V")
 
 
 @functools.cache
@@ -150,6 +151,18 @@ def failing_by_name(plugin: Any) -> Iterator[None]:
         raise
     except CODE_RAISES as error:
         raise PluginFailed(f"plugin {plugin.label()} failed with {located(error)}") from error
+
+
+def through(value: V, plugins: Iterable[Any], hook: str, *given: Any) -> V:
+    """What a hook of each plugin in turn makes of a value; raises `PluginFailed`, or what plugins refuse."""
+    for plugin in plugins:
+        with failing_by_name(plugin):
+            found = getattr(plugin, hook)(value, *given)
+        if not isinstance(found, type(value)):
+            must = f"{hook} must return a {type(value).__name__}, not {found!r}"
+            raise PluginFailed(f"plugin {plugin.label()} failed: {must}")
+        value = found
+    return value
 
 
 def check_fits(config: Any, plugins: Iterable[Any]) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 from roundweave.flows.config.base import own_options
 from roundweave.flows.config.experiment import PREPARED, Dealing
-from roundweave.flows.config.plugins import active_plugins
+from roundweave.flows.config.plugins import active_plugins, through
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.naming import through
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import RECORDED, stored_round
@@ -31,8 +30,8 @@ from roundweave.tasks.networks.start import Fork, Start, find_start
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import unknown
 
-KEPT = "updates:10"
-"""The default of `keep` for runs with a parameter server."""
+KEPT = {False: "all", True: "updates:10"}
+"""The default of `keep`, for algorithms that are asynchronous or not."""
 
 SCORED_PUSHES = 10
 """By default the server's network is scored after so many pushes for each partition that computes at one time."""
@@ -124,7 +123,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm, in_flight: int, sampl
     if not when.asynchronous:
         if config.order or config.speeds:
             raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
-        return _filled(config, evaluate_every=1, keep="all")
+        return _filled(config, evaluate_every=1, keep=KEPT[False])
     if when.buffer > in_flight:
         more = f"a larger {sampled}" if sampled else "more partitions"
         raise UsageError(
@@ -141,7 +140,7 @@ def with_server(config: TrainConfig, algorithm: Algorithm, in_flight: int, sampl
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
     every = max(1, SCORED_PUSHES * in_flight // when.buffer)
-    return _filled(config, evaluate_every=every, keep=KEPT)
+    return _filled(config, evaluate_every=every, keep=KEPT[True])
 
 
 def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:

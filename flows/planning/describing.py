@@ -97,7 +97,7 @@ def describe(plan: Plan, gather: CallEach) -> Described:
     algorithm = replace(algorithm, map=compute.wrapped(algorithm.map))
     decided = (algorithm, partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
-    work = Work(objective, *decided, code=config.code, before=before, topology=plan.topology, scorers=scorers)
+    work = Work(objective, *decided, code=config.code, before=before, mixing=plan.mixing, scorers=scorers)
     described = Described(plan, description, work)
     for check in (_check_names, _check_scores, *plan.checks) if not description.columns.refusals else ():
         check(described)

@@ -17,13 +17,13 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors, views
-from roundweave.tasks.algorithms.topology import OWN, own_slots
+from roundweave.tasks.algorithms.algebra import OWN, own_slots
 from roundweave.tasks.data.description import CallEach
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.persistence.mapping import this_worker
-from roundweave.tasks.rounds.persistence.recomputing import HELD
+from roundweave.tasks.rounds.persistence.outcomes import HELD
 from roundweave.tasks.rounds.scorers import parts_of
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
