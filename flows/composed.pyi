@@ -17,6 +17,10 @@ class TrainConfig(Kernel):
     on_unchanged: bool | Literal["skip"] | None
     on_busy: bool | Literal["skip"] | None
     planned: dict[str, Any] | None
+    cohort: int | float | None
+    cohort_by_size: bool
+    cohort_from: Literal["all", "present"]
+    deadline: Literal["auto"] | float | None
     log_file: Path | None
     target_accuracy: float | None
     patience: int | None

@@ -36,8 +36,8 @@ class Config(BaseModel):
     known: ClassVar[Mapping[str, FieldInfo]] = {}
     """Names that may be given besides the fields, for suggestions."""
 
-    owners: ClassVar[Mapping[str, str]] = {}
-    """Whose the options of plugins are, by their names."""
+    brought: ClassVar[dict[str, str]] = {}
+    """The options that plugins brought, with the places of these."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -85,6 +85,11 @@ def checked_by(check: Callable[[Any], object]) -> AfterValidator:
 
 def _keep_callable(value: Any) -> Any:
     return find_code(value) if callable(value) else value
+
+
+def as_number(given: Any) -> Any:
+    """A whole number where a text is one, so that 1 is one partition and 1.0 all of them."""
+    return int(given) if isinstance(given, str) and given.isdecimal() else given
 
 
 def read_values(given: Any, info: ValidationInfo) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, model_validator
 
 from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined, is_part
-from roundweave.flows.config.base import DATA, Config, EachOwn, NamedOrOwn, Names, Own, read_values
+from roundweave.flows.config.base import DATA, Config, EachOwn, NamedOrOwn, Names, Own, as_number, read_values
 from roundweave.flows.config.plugins import OwnPlugin, with_plugins
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
 from roundweave.tasks.algorithms.table import ALGORITHMS
@@ -16,7 +16,6 @@ from roundweave.tasks.compute.compute import COMPRESSORS, Compute, find_compress
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
-from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
 from roundweave.tasks.networks.start import Fork, Start
@@ -25,14 +24,6 @@ from roundweave.tasks.own_code.tables import spelled
 
 PREPARED = ("transform", "held_out_transform", "collate")
 """The user's functions that prepare examples where they are used."""
-
-
-def _as_number(given: Any) -> Any:
-    """A whole number where a text is one, so that 1 is one partition and 1.0 all of them."""
-    return int(given) if isinstance(given, str) and given.isdecimal() else given
-
-
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 def _read_options(given: Any, info: ValidationInfo) -> Any:
@@ -50,7 +41,7 @@ def _read_sites(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     parts = [name.partition(":") for name in at_commas(given)]
-    sites = {name: _as_number(count) if count else 1 for name, _, count in parts}
+    sites = {name: as_number(count) if count else 1 for name, _, count in parts}
     if len(sites) < len(parts):
         raise ValueError(f"{given!r} names a site twice; give how many partitions it has, as berlin:2")
     return sites
@@ -177,18 +168,6 @@ class Experiment(Dealing):
         default=None,
         description="parts in place of the algorithm's, as `roundweave recombine --save` records them",
     )
-    cohort: Annotated[Annotated[int, Field(ge=1, strict=True)] | Share | None, BeforeValidator(_as_number)] = (
-        Field(
-            default=None,
-            description="a number of partitions, such as 10, or a share up to 1: those of a round, or at a server",
-        )
-    )
-    cohort_by_size: bool = Field(
-        default=False, description="draw partitions with chances in proportion to their examples"
-    )
-    cohort_from: Literal["all", "present"] = Field(
-        default="all", description="draw it among all partitions, or those whose site has a worker"
-    )
     quorum: int = Field(default=1, ge=1, description="a round with fewer accepted updates fails")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
@@ -238,31 +217,12 @@ class Experiment(Dealing):
         beside = self.recombined.code if self.recombined else ()
         return (*self.algorithm.code, *beside, *(each.code for each in self.plugins if each.decides))
 
-    @property
-    def drawn(self) -> Cohort | None:
-        """The cohort of a round, or of a parameter server; None if all partitions take part."""
-        share = self.cohort if self.cohort is not None else 1.0
-        size = share if isinstance(share, int) else max(1, round(share * self.partitions))
-        present = self.cohort_from == "present"
-        return Cohort(size, self.cohort_by_size, present) if present or size < self.partitions else None
-
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         if self.init_seed is not None and self.algorithm.options.get("init") == "per-partition":
             raise ValueError("init = per-partition draws weights by seed; leave init_seed out")
-        if isinstance(self.cohort, int) and self.cohort > self.partitions:
-            raise ValueError(f"a cohort of {self.cohort} is more than the {self.partitions} partitions")
-        if self.cohort_by_size and self.cohort is None:
-            raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
-        if self.cohort_from == "present" and not self.sites:
-            raise ValueError("cohort_from present is for partitions of sites; give sites, too")
-        if self.topology is not None and (self.cohort is not None or self.cohort_from == "present"):
-            given = "cohort" if self.cohort is not None else "cohort_from"
-            raise ValueError(f"with a topology each partition trains its network in each round; leave {given} out")
         if self.sites and self.ranks > 1:
             raise ValueError("ranks that share a network read all examples, and those of sites stay there")
-        if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):
-            raise ValueError(f"quorum {self.quorum} is more than the {taking_part} partitions of a round")
         if self.precision != "float32" and self.dtype != "float32":
             raise ValueError(f"precision {self.precision} is for parameters in float32, not in {self.dtype}")
         return self

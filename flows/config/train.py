@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -17,7 +18,7 @@ from pydantic.fields import FieldInfo
 from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
 from roundweave.flows.config.base import Config, Numbers
 from roundweave.flows.config.experiment import Experiment
-from roundweave.flows.config.plugins import active_plugins, with_plugins
+from roundweave.flows.config.plugins import active_plugins, check_fits, with_plugins
 from roundweave.storage.parsing import MOST_ROUNDS, UNITS, at_commas, span_seconds
 from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
@@ -91,7 +92,34 @@ class Placement(Config):
         return self.model_dump(include=cluster | {"worker_timeout", "plain_ranks"})
 
 
-@with_plugins
+def _in_seconds(given: Any) -> Any:
+    """The seconds of a text such as ``10m``; any other value unchanged. Raises `ValueError`."""
+    return span_seconds(given) if isinstance(given, str) and given[-1:].isalpha() else given
+
+
+Duration = Annotated[float, BeforeValidator(_in_seconds), Field(ge=0, le=366 * UNITS["d"])]
+"""Seconds, or a text with a unit such as ``10m`` or ``2h``; a year at most."""
+
+
+class Deployment(Config):
+    """How `serve` and `deploy` have a run trained. `train` and `resume` try once, however long it takes."""
+
+    retries: int = Field(
+        default=0, ge=0, le=1000, description="how often a deployment's run that failed goes on by itself"
+    )
+    retry_delay: Duration = Field(default=0, description="seconds until then, or such as 10m")
+    timeout: Annotated[Duration, Field(gt=0)] | None = Field(
+        default=None, description="seconds, or such as 2h, after which an attempt of a deployment's run fails"
+    )
+    tags: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(at_commas)] = Field(
+        default=(), description="tags of the deployment and of its runs at Prefect"
+    )
+    concurrency: int | None = Field(
+        default=None, ge=1, description="runs of a deployment at once; default: one where it is served, else any"
+    )
+
+
+@partial(with_plugins, taken=(*Deployment.model_fields, "address"))
 class Execution(Placement):
     """How and how long a run is trained; it may change when the run is resumed."""
 
@@ -123,11 +151,6 @@ class Execution(Placement):
         description="let sites tell how often values of columns occur, ten times at least, and, for scores that "
         "need each of them, the held-out outputs and targets",
     )
-    deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="seconds after which a round that has its quorum goes on without the partitions that have not "
-        "answered; auto: three deviations more than the median of the rounds before",
-    )
     keep: Annotated[str, AfterValidator(lambda keep: str(Keep.of(keep)))] | None = Field(
         default=None,
         description=f"what stays: {policies_spelled()}; default: all, of a server updates:10",
@@ -144,33 +167,6 @@ class Execution(Placement):
     )
     speeds: Numbers | None = Field(
         default=None, description="how fast each partition is in a seeded order, such as 1,1,0.1"
-    )
-
-
-def _in_seconds(given: Any) -> Any:
-    """The seconds of a text such as ``10m``; any other value unchanged. Raises `ValueError`."""
-    return span_seconds(given) if isinstance(given, str) and given[-1:].isalpha() else given
-
-
-Duration = Annotated[float, BeforeValidator(_in_seconds), Field(ge=0, le=366 * UNITS["d"])]
-"""Seconds, or a text with a unit such as ``10m`` or ``2h``; a year at most."""
-
-
-class Deployment(Config):
-    """How `serve` and `deploy` have a run trained. `train` and `resume` try once, however long it takes."""
-
-    retries: int = Field(
-        default=0, ge=0, le=1000, description="how often a deployment's run that failed goes on by itself"
-    )
-    retry_delay: Duration = Field(default=0, description="seconds until then, or such as 10m")
-    timeout: Annotated[Duration, Field(gt=0)] | None = Field(
-        default=None, description="seconds, or such as 2h, after which an attempt of a deployment's run fails"
-    )
-    tags: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(at_commas)] = Field(
-        default=(), description="tags of the deployment and of its runs at Prefect"
-    )
-    concurrency: int | None = Field(
-        default=None, ge=1, description="runs of a deployment at once; default: one where it is served, else any"
     )
 
 
@@ -215,8 +211,7 @@ class TrainConfig(Experiment, Execution, Deployment):
 
     @model_validator(mode="after")
     def _plugins_fit(self) -> TrainConfig:
-        for plugin in active_plugins(self):
-            plugin.fits(self)
+        check_fits(self, active_plugins(self))
         return self
 
     @model_validator(mode="after")
@@ -226,8 +221,6 @@ class TrainConfig(Experiment, Execution, Deployment):
             raise ValueError(
                 f"keep {self.keep} maps rounds again in any process, and {why}; give states or every:k"
             )
-        if self.deadline and not EXECUTORS[self.executor].distributed:
-            raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
         return self
 
     @property

@@ -126,7 +126,7 @@ def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Descri
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
-    if each and config.cohort_by_size:
+    if each and partitions.sampler and partitions.sampler.by_size:
         partitions = replace(partitions, counts=tuple(gather(partitions.size, range(config.partitions))))
     return partitions, description, tuple(part.examples for part in descriptions) if each else ()
 

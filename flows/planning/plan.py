@@ -5,8 +5,8 @@ All mistakes that can be found without other processes are reported here, in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from roundweave.flows.config.recorded import check_same_examples, check_same_exp
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, deal, with_server
 from roundweave.flows.planning.naming import address_of_run, configure, find, through
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import UsageError, nearest
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import RECORDED, run_name
@@ -26,12 +26,16 @@ from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
-from roundweave.tasks.data.splits.split import Asked, Cohort, Sampler
+from roundweave.tasks.data.splits.split import Asked, Sampler
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
+from roundweave.tasks.rounds.job import Patience
 from roundweave.tasks.rounds.scorers import Scorer
 
 T = TypeVar("T")
+
+DECIDING = ("algorithm", "partitions", "sampler")
+"""What of a plan decides bits, so that only a plugin that decides changes them."""
 
 Check = Callable[[Any], None]
 """Raises an error for what is `Described` and may not be trained."""
@@ -47,7 +51,8 @@ class Plan:
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
     that in which updates arrive at a server, None if workers decide. `sampler` draws
-    who takes part in a round, None for all; `scorers` score each round; `plugins` are those that take part. The
+    who takes part in a round, None for all, and `patience` says how long a round waits for the rest, None: for
+    ever. `scorers` score each round; `plugins` are those that take part. The
     examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
@@ -67,6 +72,7 @@ class Plan:
     topology: Topology | None
     order: Order | None
     sampler: Sampler | None
+    patience: Patience | None = None
     plugins: tuple[Any, ...] = ()
     scorers: tuple[Scorer, ...] = (Scorer(),)
     checks: tuple[Check, ...] = ()
@@ -79,6 +85,7 @@ class Plan:
 
         Raises `UsageError` for a slot that another option has filled; the line names both.
         """
+        self._check_names(slots)
         for slot in slots:
             if slot in self.filled:
                 raise UsageError(f"{option} and {self.filled[slot]} both decide the {slot}; leave one of them out")
@@ -86,8 +93,16 @@ class Plan:
 
     def add(self, **entries: Any) -> Plan:
         """The plan with one more entry in each of these lists, such as ``stops``."""
+        self._check_names(entries)
         longer: dict[str, Any] = {name: (*getattr(self, name), entry) for name, entry in entries.items()}
         return replace(self, **longer)
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        known = [each.name for each in fields(self)]
+        if unknown := [name for name in names if name not in known]:
+            raise UsageError(
+                f"a plan has no {unknown[0]}; {nearest(unknown[0], known, 'it has ' + ', '.join(known))}"
+            )
 
     def wrap(
         self,
@@ -178,13 +193,15 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     if topology and algorithm.apply != Sgd():
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
     replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
-    config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
-    planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm), None)
-    if config.drawn:
-        planned = planned.fill("cohort", sampler=config.drawn)
+    planned = Plan(config, run, algorithm, partitions, topology, None, None)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
+    sampled, taking_part = planned.filled.get("sampler"), planned.partitions.taking_part
+    if topology and sampled:
+        raise UsageError(f"with a topology each partition trains its network in each round; leave {sampled} out")
+    config = with_server(config, algorithm, taking_part, sampled)
+    planned = replace(planned, config=config, order=_order_of(config, algorithm))
     recorded: list[str] = run.attributes.get("decided_by", []) if run else []
     if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
         raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
@@ -192,14 +209,23 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
 
 
 def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
-    planned = through(planned, plugins, "plan")
-    sampler = planned.sampler  # one of the user's is asked here alone
-    own = sampler is not None and not isinstance(sampler, Cohort)
-    if own and planned.algorithm.when.asynchronous:
+    for plugin in plugins:
+        before, planned = planned, through(planned, [plugin], "plan")
+        changed = [part for part in DECIDING if getattr(planned, part) != getattr(before, part)]
+        if changed and not plugin.decides:
+            raise UsageError(f"plugin {plugin.label()} changes the {changed[0]} of a run; give it decides = True")
+    sampler, most = planned.sampler, planned.partitions.split.partitions
+    size = getattr(sampler, "size", None)
+    if sampler and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
+        raise UsageError(f"{planned.filled['sampler']}: {sampler!r} is no rw.Sampler whose size is 1 to {most}")
+    here = sampler is not None and sampler.draw_next is None  # and no other process asks it
+    if here and planned.algorithm.when.asynchronous:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
-    cohort = Asked(sampler.size, {}, sampler.by_size) if sampler and own else sampler
-    partitions = replace(planned.partitions, cohort=cohort)
+    asked = Asked(sampler.size, {}, sampler.by_size) if sampler and here else sampler
+    partitions = replace(planned.partitions, sampler=asked)
+    if (quorum := planned.config.quorum) > partitions.taking_part:
+        raise UsageError(f"quorum {quorum} is more than the {partitions.taking_part} partitions of a round")
     return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)
 
 

@@ -15,6 +15,8 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
         "deploy": "Have a work pool of Prefect train a configuration on a schedule.",
     },
     "race": {"plan": "Have each way of training the run race for some seconds, and choose one."},
+    "cohort": {},
+    "deadline": {},
     "log_file": {},
     "early_stopping": {},
     "drift": {},

@@ -40,7 +40,7 @@ class Validated(Scorer):
             )
         data, own, both = described_with(known, self.data, ("the data", "validation").__getitem__, gather)
         gather(partial(check_fit, objective, data, both), range(1))
-        return Validated(replace(data, cohort=run.cohort), own.held_out, own.digest)
+        return Validated(replace(data, sampler=run.sampler), own.held_out, own.digest)
 
     def part(self, run: Partitions, number: int, partition: int, place: int, scorers: int) -> AnyExamples:
         """The partition's part of the data."""
