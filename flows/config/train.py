@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -115,7 +116,7 @@ class Deployment(Config):
     )
 
 
-@with_plugins
+@partial(with_plugins, taken=(*Deployment.model_fields, "address"))
 class Execution(Placement):
     """How and how long a run is trained; it may change when the run is resumed."""
 

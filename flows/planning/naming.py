@@ -65,16 +65,18 @@ def train_past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) 
     try:
         return train(config)
     except ExperimentDiffers as error:
-        other: TrainConfig | None = next(filter(None, _others(config, error)), None)
+        other: TrainConfig | None = next(_others(config, error), None)
         if other is None:
             raise
         return train_past_others(train, other)
 
 
-def _others(config: TrainConfig, error: ExperimentDiffers) -> Iterator[TrainConfig | None]:
+def _others(config: TrainConfig, error: ExperimentDiffers) -> Iterator[TrainConfig]:
     for plugin in active_plugins(config):
         with failing_by_name(plugin):
-            yield plugin.past(config, error)
+            other = plugin.past(config, error)
+        if other is not None:
+            yield other
 
 
 def is_pattern(start: Any) -> bool:
