@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -14,7 +13,7 @@ from roundweave.flows.plugins.topology.graphs import TOPOLOGIES, find_topology
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.algebra import OWN
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.own_code.tables import Table, spelled
+from roundweave.tasks.own_code.tables import spelled
 
 if TYPE_CHECKING:
     from roundweave.flows.planning.plan import Plan
@@ -28,7 +27,7 @@ class Decentralised(Plugin):
     """Averages the networks of partitions' own with those of their neighbours."""
 
     decides = True
-    tables: ClassVar[Mapping[str, Table]] = {"topologies": TOPOLOGIES}
+    tables: ClassVar = {"topologies": TOPOLOGIES}
 
     topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_values)] = Field(
         default=None,
