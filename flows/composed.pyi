@@ -10,11 +10,17 @@ from roundweave.storage.places.base import Where
 from roundweave.tasks.own_code.code import Code
 
 class TrainConfig(Kernel):
+    validation: str | Code | None
+    score_partitions: float | None
     on_complete: Literal["new", "extend", "skip"] | None
     timezone: str | None
     on_unchanged: bool | Literal["skip"] | None
     on_busy: bool | Literal["skip"] | None
     planned: dict[str, Any] | None
+    cohort: int | float | None
+    cohort_by_size: bool
+    cohort_from: Literal["all", "present"]
+    deadline: Literal["auto"] | float | None
     log_file: Path | None
     target_accuracy: float | None
     patience: int | None
@@ -32,6 +38,7 @@ class TrainConfig(Kernel):
     precision: Literal["float32", "bf16", "fp16"]
     compiled: bool
     compress: str | None
+    topology: str | tuple[tuple[int, int], ...] | None
     def __init__(
         self,
         *,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from roundweave.flows.config.base import Config
 from roundweave.storage.errors import UsageError
+from roundweave.tasks.own_code.tables import Table
 
 if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from roundweave.storage.rounds.commits import Commit
     from roundweave.storage.runs.run import StoredRun
     from roundweave.tasks.data.description import Description
-    from roundweave.tasks.own_code.tables import Table
+    from roundweave.tasks.data.partitions import Partitions
 
 
 ALIKE = 0.8
@@ -39,7 +40,7 @@ class Plugin(Config):
         watches: Whether `committed` only looks on and never ends the training. Several rounds are then submitted
             at once; else one, so that the training ends at the very round.
         last: Whether its hooks are called after those of all others, as one that packs what their maps send.
-        tables: What it names, such as compressors; `roundweave list` shows them by their titles.
+        tables: What `roundweave list` shows of it, by the table's title.
 
     Example:
         >>> class Losses(rw.Plugin):
@@ -69,6 +70,11 @@ class Plugin(Config):
         """Whether it takes part in a training: where one of its options is not at its default."""
         return any(getattr(config, name) != field.get_default() for name, field in cls.model_fields.items())
 
+    @classmethod
+    def imply(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """The given values of a configuration, and those that they imply; asked of every plugin there is."""
+        return given
+
     def around(self, config: TrainConfig) -> AbstractContextManager[None]:
         """A context that is open around the whole training, from before its plan to after its end."""
         return nullcontext()
@@ -94,6 +100,13 @@ class Plugin(Config):
         With another name it is looked up again.
         """
         return config
+
+    def deal(self, partitions: Partitions) -> Partitions:
+        """The partitions of a run's examples with what this plugin decides of them; nothing is loaded yet.
+
+        A plugin that overrides this hook decides bits, and its options are those of `roundweave split`, too.
+        """
+        return partitions
 
     def plan(self, plan: Plan) -> Plan:
         """The plan with what this plugin adds: a slot filled, a part wrapped, an entry of a list. It is pure."""
@@ -140,6 +153,11 @@ class Plugin(Config):
     def place(cls) -> str:
         """Where the class is defined."""
         return f"{cls.__module__}:{cls.__qualname__}"
+
+    @classmethod
+    def part(cls) -> str:
+        """The part of the configuration in which its options are."""
+        return "Dealing" if cls.deal is not Plugin.deal else "Experiment" if cls.decides else "Execution"
 
     @classmethod
     def is_ours(cls) -> bool:

@@ -7,7 +7,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from roundweave.flows.config.base import own_options
 from roundweave.flows.config.experiment import PREPARED, Dealing
+from roundweave.flows.config.plugins import active_plugins, through
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.errors import UsageError
@@ -28,8 +30,8 @@ from roundweave.tasks.networks.start import Fork, Start, find_start
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import unknown
 
-KEPT = "updates:10"
-"""The default of `keep` for runs with a parameter server."""
+KEPT = {False: "all", True: "updates:10"}
+"""The default of `keep`, for algorithms that are asynchronous or not."""
 
 SCORED_PUSHES = 10
 """By default the server's network is scored after so many pushes for each partition that computes at one time."""
@@ -42,11 +44,7 @@ def complete(config: TrainConfig, new: bool, opened: Opener) -> TrainConfig:
     """
     config = config.model_copy(update={"start_from": _found_start(config, new, opened) or config.start_from})
     own = {
-        "data": keep_source(config.data),
-        "validation": config.validation and keep_source(config.validation),
-        **{name: getattr(config.loading, name) for name in PREPARED},
-        **found_model(_model_given(config), config.model_options),
-        "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
+        **with_source(config, _model_given(config)),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
         "algorithm": config.algorithm.recorded(config.rounds),
         "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.recorded()),
@@ -80,6 +78,20 @@ def _model_given(config: TrainConfig) -> str | Code:
     return config.model
 
 
+def with_source(config: Any, model: str | Code | None) -> dict[str, Any]:
+    """The fields that say of what data a configuration's network learns, and how, with the source of functions.
+
+    Raises `UsageError` for unknown names, and `CodeError`.
+    """
+    named = own_options(type(config), data=True)
+    return {
+        **{name: keep_source(data) for name in named if (data := getattr(config, name))},
+        **{name: find_code(given) for name in PREPARED if (given := getattr(config, name))},
+        **(found_model(model, config.model_options) if model else {}),
+        "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
+    }
+
+
 def found_model(model: str | Code, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields of a configuration that say how its network is built: a name, or source, and its options.
 
@@ -101,41 +113,32 @@ def named_or_own(what: str, value: str | Code, names: Iterable[str], *others: st
     raise unknown(what, value, [*names, *others, "FILE.py:function"])
 
 
-def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
+def with_server(config: TrainConfig, algorithm: Algorithm, in_flight: int, sampled: str | None) -> TrainConfig:
     """Fill in the defaults that depend on whether the algorithm has a parameter server.
 
-    Raises `UsageError` for fields that do not fit the algorithm.
+    So many partitions compute at one time, by the option `sampled` if one decides that. Raises
+    `UsageError` for fields that do not fit the algorithm.
     """
     when = algorithm.when
     if not when.asynchronous:
         if config.order or config.speeds:
             raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
-        return _filled(config, evaluate_every=1, keep="all")
-    in_flight = config.drawn.size if config.drawn else config.partitions
+        return _filled(config, evaluate_every=1, keep=KEPT[False])
     if when.buffer > in_flight:
-        more = "a larger cohort" if config.drawn else "more partitions"
+        more = f"a larger {sampled}" if sampled else "more partitions"
         raise UsageError(
             f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
             f"smaller buffer or {more}"
         )
-    if config.sites and config.drawn:
-        raise UsageError("a server's cohort reads partitions anywhere: leave out sites, or cohort, cohort_by_size")
-    if config.deadline:
-        raise UsageError("a parameter server waits for nobody; leave deadline out")
     if config.resplit_every is not None:
         raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
-    if config.drawn and when.fetch_every > when.push_every:
-        raise UsageError(
-            f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} "
-            f"steps; give fetch_every {when.push_every}, or leave cohort out"
-        )
     if config.quorum > 1:
         raise UsageError(f"quorum {config.quorum} needs rounds of all partitions; leave it out")
     if (config.order or config.speeds) and EXECUTORS[config.executor].distributed:
         raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
     _check_speeds(config)
     every = max(1, SCORED_PUSHES * in_flight // when.buffer)
-    return _filled(config, evaluate_every=every, keep=KEPT)
+    return _filled(config, evaluate_every=every, keep=KEPT[True])
 
 
 def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:
@@ -163,9 +166,9 @@ def deal(config: Dealing, dtype: str = "float32", meaning: Meaning = NO_NAMES) -
     sites = config.site_of_each
     source = at_sites(source, config.data, sites) if sites and not source.partitioned else source
     source = source.arranged(meaning) if meaning != NO_NAMES else source
-    own, options = config.score_partitions or 0.0, config.partition_options or {}
-    how: dict[str, Any] = {"loading": config.loading, "own_held_out": own, "options": options, "sites": sites}
-    return Partitions(source, split, dtype, config.held_out, **how)
+    how: dict[str, Any] = {"loading": config.loading, "options": config.partition_options or {}, "sites": sites}
+    partitions = Partitions(source, split, dtype, config.held_out, **how)
+    return through(partitions, active_plugins(config), "deal")
 
 
 def scored_alone(training: TrainConfig, data: Data, target: str | None = None) -> Partitions:

@@ -10,31 +10,31 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from roundweave.flows.config.plugins import active_plugins, plugin_classes
+from roundweave.flows.config.plugins import active_plugins, plugin_classes, through
 from roundweave.flows.config.recorded import check_same_examples, check_same_experiment, differences
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.completing import complete, deal, with_server
-from roundweave.flows.planning.naming import address_of_run, configure, find, through
+from roundweave.flows.planning.completing import KEPT, complete, deal, with_server
+from roundweave.flows.planning.naming import address_of_run, configure, find
 from roundweave.storage.errors import UsageError, nearest
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import RECORDED, run_name
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
-from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
-from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
+from roundweave.storage.upkeep.keep import Keep
+from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Mixing, Reduce
 from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
-from roundweave.tasks.data.splits.split import Asked, Cohort, Sampler
+from roundweave.tasks.data.splits.split import Asked, Sampler
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
+from roundweave.tasks.rounds.job import Patience
 from roundweave.tasks.rounds.scorers import Scorer
 
 T = TypeVar("T")
 
-DECIDING = ("algorithm", "partitions", "sampler", "mapper")
+DECIDING = ("algorithm", "partitions", "sampler", "mixing", "mapper")
 """What of a plan decides bits, so that only a plugin that decides changes them."""
 
 Check = Callable[[Any], None]
@@ -50,11 +50,13 @@ class Plan:
     """What a configuration stands for. `config` is complete, with the source of the user's functions.
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
-    that in which updates arrive at a server, None if workers decide. `sampler` draws who takes part in a round,
-    None for all; `mapper` computes maps; `scorers` score each round; `plugins` are those that take part. The
-    examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
-    Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
-    refused where no examples are held out. `filled` has the option by which each slot was filled.
+    that in which updates arrive at a server, None if workers decide. `keep` says what stays of rounds. `sampler`
+    draws who takes part in a round, None for all, and `patience` says how long a round waits for the rest, None:
+    for ever. `mixing` averages partitions' own networks before a round, None for none; `mapper` computes maps;
+    `scorers` score each round; `plugins` are those that take part. The examples are not described yet; once they
+    are, `checks` raise errors for those that may not be trained on. Whoever commits a round asks each of `stops`
+    whether it is the last. The options that `needs_scores` names are refused where no examples are held out.
+    `filled` has the option by which each slot was filled.
 
     Example:
         >>> class LowLoss(rw.Plugin):
@@ -68,9 +70,11 @@ class Plan:
     run: StoredRun | None
     algorithm: Algorithm
     partitions: Partitions
-    topology: Topology | None
     order: Order | None
-    sampler: Sampler | None
+    keep: Keep
+    sampler: Sampler | None = None
+    patience: Patience | None = None
+    mixing: Mixing | None = None
     plugins: tuple[Any, ...] = ()
     mapper: Mapper = field(default_factory=Mapper)
     scorers: tuple[Scorer, ...] = (Scorer(),)
@@ -186,19 +190,18 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     config = complete(config, run is None, opened)
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
-    topology = None if config.topology is None else find_topology(config.topology, config.partitions)
-    if topology and (OWN not in algorithm.map.carry or algorithm.when.asynchronous):
-        raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
-    if topology and algorithm.apply != Sgd():
-        raise UsageError("with a topology the state is the mean of all networks: leave apply out")
-    config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
-    planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm), None)
-    if config.drawn:
-        planned = planned.fill("cohort", sampler=config.drawn)
+    usual = KEPT[algorithm.when.asynchronous]
+    keep = Keep.of(config.keep or usual)
+    planned = Plan(config, run, algorithm, partitions, None, keep)
+    if config.keep not in (None, usual):
+        planned = planned.fill("keep", keep=keep)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
     planned.mapper.check_map(planned.algorithm.map)
+    sampled, taking_part = planned.filled.get("sampler"), planned.partitions.taking_part
+    config = with_server(config, algorithm, taking_part, sampled)
+    planned = replace(planned, config=config, order=_order_of(config, algorithm))
     recorded: list[str] = run.attributes.get("decided_by", []) if run else []
     if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
         raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
@@ -211,16 +214,24 @@ def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
         changed = [part for part in DECIDING if getattr(planned, part) != getattr(before, part)]
         if changed and not plugin.decides:
             raise UsageError(f"plugin {plugin.label()} changes the {changed[0]} of a run; give it decides = True")
-    sampler = planned.sampler  # one of the user's is asked here alone
-    own = sampler is not None and not isinstance(sampler, Cohort)
-    size, most = getattr(sampler, "size", None), planned.partitions.split.partitions
-    if own and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
+    sampler, most = planned.sampler, planned.partitions.split.partitions
+    size = getattr(sampler, "size", None)
+    if sampler and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
         raise UsageError(f"{planned.filled['sampler']}: {sampler!r} is no rw.Sampler whose size is 1 to {most}")
-    if own and planned.algorithm.when.asynchronous:
+    here = sampler is not None and sampler.draw_next is None  # and no other process asks it
+    if here and planned.algorithm.when.asynchronous:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
-    cohort = Asked(sampler.size, {}, sampler.by_size) if sampler and own else sampler
-    partitions = replace(planned.partitions, cohort=cohort)
+    config = planned.config
+    if planned.keep.maps_again and (config.sites or config.mixed_hardware):
+        why = "examples stay at their sites" if config.sites else "machines may give other bits"
+        raise UsageError(
+            f"keep {planned.keep} maps rounds again in any process, and {why}; give states or every:k"
+        )
+    asked = Asked(sampler.size, {}, sampler.by_size) if sampler and here else sampler
+    partitions = replace(planned.partitions, sampler=asked)
+    if (quorum := config.quorum) > partitions.taking_part:
+        raise UsageError(f"quorum {quorum} is more than the {partitions.taking_part} partitions of a round")
     return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)
 
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PLUGINS: Mapping[str, Mapping[str, str]] = {
+    "validation": {},
+    "score_partitions": {},
     "scheduled": {
         "serve": "Train a configuration on a schedule, until Ctrl-C.",
         "deploy": "Have a work pool of Prefect train a configuration on a schedule.",
     },
     "race": {"plan": "Have each way of training the run race for some seconds, and choose one."},
+    "cohort": {},
+    "deadline": {},
     "log_file": {},
     "early_stopping": {},
     "drift": {},
@@ -26,6 +30,7 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
     "tensor_parallel": {},
     "device": {},
     "compressed": {},
+    "topology": {},
 }
 """The folders, in each of which one subclass of `Plugin` is defined, and their subcommands.
 

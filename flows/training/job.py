@@ -26,7 +26,6 @@ from roundweave.storage.rounds.lease import fenced, hold_lease
 from roundweave.storage.rounds.store import RoundStore, Syncing, synced
 from roundweave.storage.runs.names import is_run
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import specs_bytes
@@ -38,7 +37,6 @@ from roundweave.tasks.networks.sizes import MOST_BYTES
 from roundweave.tasks.networks.start import Fork
 from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
 from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, sizes_to_draw, window_size
-from roundweave.tasks.rounds.patience import Patience
 
 COMPARED = 100
 """Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
@@ -70,23 +68,18 @@ class Prepared:
         rounds = window_size(self.wanted, seconds, long=self.store.tensors.slow)
         return max(rounds, AT_SITES) if not self.wanted and self.job.work.partitions.sites else rounds
 
-    @property
-    def asks_each(self) -> bool:
-        """Whether it is known only when a round begins whom the round asks, by the rounds before."""
-        return self.sampler is not None and self.sampler.sees
-
     def job_of(self, first: int, last: int) -> Job:
         """The job of these rounds, with those whom each asks if a sampler of the user's says that."""
         work, sampler = self.job.work, self.sampler
         partitions = work.partitions
-        if sampler is None or not isinstance(partitions.cohort, Asked):
+        if sampler is None or not isinstance(partitions.sampler, Asked):
             return self.job
         before = [self.store.log.read(number) for number in range(first)] if sampler.sees else None
         asked = dict[int, tuple[int, ...]]()
         for round in range(work.before + first, work.before + last + 1):
             sizes = sizes_to_draw(partitions, partitions.split.number(round))
             asked[round] = _draw(sampler, work.seed, round, sizes, before)
-        partitions = replace(partitions, cohort=replace(partitions.cohort, rounds=asked))
+        partitions = replace(partitions, sampler=replace(partitions.sampler, rounds=asked))
         return replace(self.job, work=replace(work, partitions=partitions))
 
     def let_go(self, newest: Commit) -> None:
@@ -147,14 +140,12 @@ def prepare(
     if work.mapper.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.mapper.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
-    parts = work.partitions
-    own_held_out = parts.source.partitioned and not parts.shared and bool(description.held_out)
-    if own_held_out and parts.cohort and not work.rotating:
-        notice("a round is scored on what its cohort holds out, so scores of two rounds are of different examples")
-    keep = Keep.of(config.keep or "all")
+    apart = not work.partitions.held_out_together and bool(description.held_out)
+    if apart and plan.sampler and not work.rotating:
+        notice("a round is scored on what those that it asks hold out, so two rounds' are of different examples")
     if plan.new and must_fit:
         needs = Needs.of(work)
-        needs.check_disk(place_of(plan.address), keep, config.rounds, bool(plan.stops))
+        needs.check_disk(place_of(plan.address), plan.keep, config.rounds, bool(plan.stops))
         needs.check_memory(executor)
     _create_or_check(replace(described, work=work), executor, len(present) - 1)
     begun.append(plan.name)
@@ -166,14 +157,13 @@ def prepare(
         fields = {"rounds", "evaluate_every", "fsync"}
         given = config.model_dump(include=fields) | {
             "best": config.best or "loss",
-            "keep": keep,
+            "keep": plan.keep,
             "stops": plan.stops,
             "code": tuple(plugin.code for plugin in config.plugins),
             "may_go_ahead": not any(plugin.may_end for plugin in plan.plugins),
         }
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
-        patience = Patience(config.deadline)
-        job = Job(work, attempt, plan.order, shard=store.schema.shard, patience=patience)
+        job = Job(work, attempt, plan.order, shard=store.schema.shard, patience=plan.patience)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, config.window, syncing, plan.sampler)
             if done:

@@ -6,7 +6,7 @@ It decides bits, and is therefore a part of a run's identity. Algorithms do not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from roundweave.storage.values.state import State, Update
@@ -28,12 +28,14 @@ class Mapper:
     """Maps partitions one after the other. Subclasses map several at once, or one on several ranks.
 
     `at_once` is how many partitions are mapped together at most, and `ranks` how many ranks map one together. The
-    bits of a partition do not depend on the others. `device` is where torch computes, as it names it.
+    bits of a partition do not depend on the others. `device` is where torch computes, as it names it. `recorded`
+    are options that a run records as they are now, whatever was given.
     """
 
     at_once: int = 1
     ranks: int = 1
     device: str = "cpu"
+    recorded: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def check_map(self, map: Map) -> None:
         """Raise `UsageError` if a map cannot be computed in this way."""
@@ -51,11 +53,6 @@ class Mapper:
     def on(self, each: Callable[[Callable[[], str]], Mapping[str, str]]) -> Self:
         """The mapper as it computes in an executor's processes, in each of which `each` calls a function."""
         return self
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        """The options that a run records as they are now, whatever was given."""
-        return {}
 
     def compare(self, objective: Any, inputs: Any, state: State) -> None:
         """Raise `RoundFailed` if a step from a state differs from that of mapping one by one, in this process.

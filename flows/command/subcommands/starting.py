@@ -24,7 +24,6 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.applies.schedules import SCHEDULES
 from roundweave.tasks.algorithms.reduces.table import REDUCES
 from roundweave.tasks.algorithms.table import ABOUT, APPLIES, MAPS
-from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
 from roundweave.tasks.networks.reference import MODELS
@@ -98,7 +97,6 @@ def _tables() -> dict[str, list[dict[str, str]]]:
     entries = {
         "data": SOURCES,
         "splits": SPLITS,
-        "topologies": TOPOLOGIES,
         "maps": MAPS,
         "reduces": REDUCES,
         "applies": APPLIES,

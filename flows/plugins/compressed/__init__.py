@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from roundweave.flows.plugin import Plugin
+from roundweave.storage.errors import UsageError
 from roundweave.tasks.own_code.tables import Entry, Table, make, spelled
 
 if TYPE_CHECKING:
@@ -40,5 +41,8 @@ class Compression(Plugin):
         """Wrap the map by one that packs its directions; a compressor is named as ``sign`` or ``top_k:0.01``."""
         from roundweave.flows.plugins.compressed.compressors import Compressed
 
+        if plan.mapper.at_once > 1 or plan.mapper.ranks > 1:
+            other = plan.filled.get("mapper")
+            raise UsageError(f"compress is for networks that are trained alone; leave it out, or {other}")
         compressor = make("compress", self.compress or "", COMPRESSORS)
         return plan.wrap(map=lambda inner: Compressed(inner, compressor))

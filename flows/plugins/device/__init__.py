@@ -40,17 +40,19 @@ class Device(Plugin):
     def plan(self, plan: Plan) -> Plan:
         """Compute on the device what the mapper does, with scaled losses in float16."""
         inner, other = plan.mapper, plan.filled.get("mapper")
-        if self.compiled and (inner.at_once > 1 or inner.ranks > 1):
-            raise UsageError(f"compiled is for networks that are trained alone; leave it out, or {other}")
+        fp16 = self.precision == "fp16"
+        alone = "precision fp16" if fp16 and inner.at_once > 1 else "compiled" if self.compiled else None
+        if alone and (inner.at_once > 1 or inner.ranks > 1):
+            raise UsageError(f"{alone} is for networks that are trained alone; leave it out, or {other}")
         if inner.ranks > 1:
             given = f"device {self.device}" if self.precision == "float32" else f"precision {self.precision}"
             if given not in ("device cpu", "device auto"):
                 why = "ranks share a network on processors, in its own dtype"
                 raise UsageError(f"{why}; leave {given} out, or {other}")
-            return plan
+            return replace(plan, mapper=replace(inner, recorded={"device": "cpu"}))
         from roundweave.flows.plugins.device.on_device import OnDevice
         from roundweave.flows.plugins.device.scaled import Scaled
 
-        scaled = plan.wrap(map=Scaled) if self.precision == "fp16" else plan
+        scaled = plan.wrap(map=Scaled) if fp16 else plan
         mapper = OnDevice(inner, self.precision, self.compiled, at_once=inner.at_once, device=self.device)
         return replace(scaled, mapper=mapper)

@@ -55,11 +55,7 @@ class OnDevice(Mapper):
         device = kinds.pop() if len(kinds) == 1 else CPU
         lacking = "" if device != CPU else ": not every process has an accelerator"
         notice(f"maps are computed on {device}{lacking}")
-        return replace(self, device=device)
-
-    @property
-    def recorded(self) -> dict[str, str]:
-        return {"device": self.device}
+        return replace(self, device=device, recorded={"device": device})
 
     def __call__(self, map: Map, objective: Objective, state: State, inputs: Sequence[MapInput]) -> list[Update]:
         def mapped(to: Move) -> list[Update]:

@@ -30,7 +30,7 @@ from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, re
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import Inputs, persist_and_fold, record_of, recorded_inputs
-from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputing
+from roundweave.tasks.rounds.persistence.outcomes import read_outcome, supply
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
 
 T = TypeVar("T")
@@ -178,7 +178,7 @@ def replay_round(job: Job, round: int, blocks: list[Replayed]) -> RoundResult:
 
 def _recorded(job: Job, round: int) -> tuple[Outcome, Commit]:
     """The outcome before a round, and its commit."""
-    store = recomputing(job.work, job.attempt.open())
+    store = supply(job.work, job.attempt.open())
     return read_outcome(job, round - 1), store.log.read(round)
 
 

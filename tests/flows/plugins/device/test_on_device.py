@@ -150,7 +150,7 @@ class Threes(rw.Plugin):
 def test_what_a_mapper_of_the_users_does_is_computed_there_too() -> None:
     mapper = plan_rounds(rw.TrainConfig(plugins=[Threes], precision="bf16")).mapper
     assert mapper == OnDevice(Mapper(at_once=3), "bf16", compiled=False, at_once=3)
-    with pytest.raises(rw.UsageError, match=r"^stacked and threes both decide the mapper; leave one of them out$"):
+    with pytest.raises(rw.UsageError, match=r"^threes and stacked both decide the mapper; leave one of them out$"):
         plan_rounds(rw.TrainConfig(plugins=[Threes], stacked=2))
 
 
