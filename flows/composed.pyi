@@ -15,6 +15,8 @@ class TrainConfig(Kernel):
     on_unchanged: bool | Literal["skip"] | None
     on_busy: bool | Literal["skip"] | None
     planned: dict[str, Any] | None
+    sites: str | dict[str, Any] | None
+    describe_sites: bool
     log_file: Path | None
     target_accuracy: float | None
     patience: int | None

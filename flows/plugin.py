@@ -28,6 +28,7 @@ class Plugin(Config):
     Attributes:
         decides: Whether the plugin decides bits, as one that wraps a map does. It is then part of the experiment:
             its code and options are recorded, a resumed run must have the same, and a replay uses them.
+        beside: Which options of one that decides bits may be others when the run is resumed.
         watches: Whether `committed` only looks on and never ends the training. Several rounds are then submitted
             at once; else one, so that the training ends at the very round.
 
@@ -41,12 +42,18 @@ class Plugin(Config):
     """
 
     decides: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = ()
     watches: ClassVar[bool] = False
 
     @classmethod
     def takes_part(cls, config: TrainConfig) -> bool:
         """Whether it takes part in a training: where one of its options is not at its default."""
         return any(getattr(config, name) != field.get_default() for name, field in cls.model_fields.items())
+
+    @classmethod
+    def imply(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The given values of a configuration, and those that they imply; asked of every plugin there is."""
+        return given
 
     def around(self, config: TrainConfig) -> AbstractContextManager[None]:
         """A context that is open around the whole training, from before its plan to after its end."""

@@ -44,21 +44,6 @@ def _read_options(given: Any, info: ValidationInfo) -> Any:
 PartitionOptions = Annotated[str | dict[str, dict[str, JsonValue]], BeforeValidator(_read_options)]
 
 
-def _read_sites(given: Any) -> Any:
-    """The number of partitions of each site, of a text such as ``berlin,paris:3``; any other value unchanged."""
-    if not isinstance(given, str):
-        return given
-    parts = [name.partition(":") for name in at_commas(given)]
-    sites = {name: _as_number(count) if count else 1 for name, _, count in parts}
-    if len(sites) < len(parts):
-        raise ValueError(f"{given!r} names a site twice; give how many partitions it has, as berlin:2")
-    return sites
-
-
-Site = Annotated[str, Field(pattern=r"^\w[\w-]*$")]
-Sites = Annotated[str | dict[Site, Annotated[int, Field(ge=1)]], BeforeValidator(_read_sites)]
-
-
 Loss = Annotated[
     NamedOrOwn | None, Field(description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets")
 ]
@@ -115,16 +100,6 @@ class Dealing(DataConfig):
     partition_options: PartitionOptions | None = Field(
         default=None, description="FILE.toml, FILE.json: a table for each partition, by its name or number"
     )
-    sites: Sites | None = Field(
-        default=None,
-        description="berlin,paris:3, whose workers alone read and map a partition of theirs, or so many",
-    )
-
-    @property
-    def site_of_each(self) -> tuple[str, ...]:
-        """The site of each partition; empty if partitions are mapped anywhere."""
-        assert not isinstance(self.sites, str)
-        return tuple(site for site, count in (self.sites or {}).items() for _ in range(count))
 
     @property
     def loading(self) -> Loading:
@@ -132,19 +107,8 @@ class Dealing(DataConfig):
         own: dict[str, Any] = {n: (given := getattr(self, n)) and find_code(given) for n in PREPARED}
         return Loading(**own)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _as_many_as_sites(cls, values: Any) -> Any:
-        """As many partitions as the sites have, where their number is not given."""
-        sites = _read_sites(values.get("sites")) if isinstance(values, dict) else None
-        counts = list(sites.values()) if isinstance(sites, dict) else []
-        known = counts and "partitions" not in values and all(isinstance(count, int) for count in counts)
-        return {**values, "partitions": sum(counts)} if known else values
-
     @model_validator(mode="after")
     def _dealt(self) -> Dealing:
-        if self.sites and self.partitions != len(self.site_of_each):
-            raise ValueError(f"the sites have {len(self.site_of_each)} partitions, not {self.partitions}")
         if isinstance(self.data, tuple) and self.partitions != len(self.data):
             raise ValueError(f"{len(self.data)} data sets are as many partitions, not {self.partitions}")
         return self
@@ -259,15 +223,9 @@ class Experiment(Dealing):
             raise ValueError(f"a cohort of {self.cohort} is more than the {self.partitions} partitions")
         if self.cohort_by_size and self.cohort is None:
             raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
-        if self.cohort_from == "present" and not self.sites:
-            raise ValueError("cohort_from present is for partitions of sites; give sites, too")
         if self.topology is not None and (self.cohort is not None or self.cohort_from == "present"):
             given = "cohort" if self.cohort is not None else "cohort_from"
             raise ValueError(f"with a topology each partition trains its network in each round; leave {given} out")
-        if self.sites and self.validation is not None:
-            raise ValueError("validation is read by every worker, and sites share no data; leave validation out")
-        if self.sites and self.ranks > 1:
-            raise ValueError("ranks that share a network read all examples, and those of sites stay there")
         if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):
             raise ValueError(f"quorum {self.quorum} is more than the {taking_part} partitions of a round")
         if self.precision != "float32" and self.dtype != "float32":

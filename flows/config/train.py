@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
 from roundweave.flows.config.base import Config, Numbers
 from roundweave.flows.config.experiment import Experiment
-from roundweave.flows.config.plugins import active_plugins, with_plugins
+from roundweave.flows.config.plugins import active_plugins, plugin_classes, with_plugins
 from roundweave.storage.parsing import MOST_ROUNDS, UNITS, at_commas, span_seconds
 from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
@@ -47,7 +47,7 @@ def _known_place(root: Any) -> Any:
     return address_of(root)
 
 
-class Placement(Config):
+class Location(Config):
     """Where work is run, and where its results are stored."""
 
     name: str | None = Field(
@@ -92,7 +92,7 @@ class Placement(Config):
 
 
 @with_plugins(decides=False)
-class Execution(Placement):
+class Execution(Location):
     """How and how long a run is trained; it may change when the run is resumed."""
 
     name: str | None = Field(
@@ -117,11 +117,6 @@ class Execution(Placement):
         pattern="^((min|max):)?[^:]+$",
         description="the score by which patience and RUN@best go: accuracy, max:f1, min:NAME; default: the loss, "
         "for RUN@best accuracy if it is scored",
-    )
-    describe_sites: bool = Field(
-        default=False,
-        description="let sites tell how often values of columns occur, ten times at least, and, for scores that "
-        "need each of them, the held-out outputs and targets",
     )
     deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
         default=None,
@@ -204,6 +199,8 @@ class TrainConfig(Experiment, Execution, Deployment):
         """
         if not isinstance(values, dict):
             return values
+        for plugin in plugin_classes():
+            values = plugin.imply(values)
         values = {"algorithm": DECENTRALISED, **values} if values.get("topology") else values
         table = algorithm_table(values.get("algorithm", DEFAULT))
         if table["name"] == DECENTRALISED and values.get("topology") is None:
@@ -221,11 +218,6 @@ class TrainConfig(Experiment, Execution, Deployment):
 
     @model_validator(mode="after")
     def _goes_together(self) -> TrainConfig:
-        if self.keep and Keep.of(self.keep).recomputes and (self.sites or self.mixed_hardware):
-            why = "examples stay at their sites" if self.sites else "machines may give other bits"
-            raise ValueError(
-                f"keep {self.keep} maps rounds again in any process, and {why}; give states or every:k"
-            )
         if self.deadline and not EXECUTORS[self.executor].distributed:
             raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
         return self

@@ -16,7 +16,7 @@ from roundweave.storage.runs.run import Opener
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.sources.table import Data, at_sites, find_source, keep_source
+from roundweave.tasks.data.sources.table import Data, find_source, keep_source
 from roundweave.tasks.data.splits.deals import find_split
 from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.executors.base import EXECUTORS
@@ -118,8 +118,6 @@ def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
             f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
             f"smaller buffer or {more}"
         )
-    if config.sites and config.drawn:
-        raise UsageError("a server's cohort reads partitions anywhere: leave out sites, or cohort, cohort_by_size")
     if config.deadline:
         raise UsageError("a parameter server waits for nobody; leave deadline out")
     if config.resplit_every is not None:
@@ -162,11 +160,9 @@ def deal(config: Dealing, dtype: str = "float32", meaning: Meaning = NO_NAMES) -
     seed = config.seed if config.split_seed is None else config.split_seed
     split = Split(config.partitions, config.split, seed, config.resplit_every)
     source = find_source(config.data, config.target, split.deal.column, config.hash_data, config.data_options)
-    sites = config.site_of_each
-    source = at_sites(source, config.data, sites) if sites and not source.partitioned else source
     source = source.arranged(meaning) if meaning != NO_NAMES else source
     own, options = config.score_partitions or 0.0, config.partition_options or {}
-    how: dict[str, Any] = {"loading": config.loading, "own_held_out": own, "options": options, "sites": sites}
+    how: dict[str, Any] = {"loading": config.loading, "own_held_out": own, "options": options}
     return Partitions(source, split, dtype, config.held_out, **how)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from roundweave.flows.config.base import Skipped
 from roundweave.flows.config.plugins import active_plugins
-from roundweave.flows.config.train import Placement, TrainConfig
+from roundweave.flows.config.train import Location, TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import (
     CODE_RAISES,
@@ -37,7 +37,7 @@ def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
     if config.address:
         return config
     if config.name:
-        Placement(name=config.name)
+        Location(name=config.name)
         return config
     model = config.model
     if isinstance(model, str) and is_reference(model):

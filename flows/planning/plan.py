@@ -20,12 +20,14 @@ from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import RECORDED, run_name
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
+from roundweave.storage.upkeep.keep import Keep
 from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
+from roundweave.tasks.data.placement import ANYWHERE, Placement
 from roundweave.tasks.data.splits.split import Asked, Cohort, Sampler
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
@@ -47,8 +49,9 @@ class Plan:
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
     that in which updates arrive at a server, None if workers decide. `sampler` draws
-    who takes part in a round, None for all; `scorers` score each round; `plugins` are those that take part. The
-    examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
+    who takes part in a round, None for all; `placement` says where the examples of each partition stay; `scorers`
+    score each round; `plugins` are those that take part. The examples are not described yet; once they are,
+    `checks` raise errors for those that may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
 
@@ -67,6 +70,7 @@ class Plan:
     topology: Topology | None
     order: Order | None
     sampler: Sampler | None
+    placement: Placement = ANYWHERE
     plugins: tuple[Any, ...] = ()
     scorers: tuple[Scorer, ...] = (Scorer(),)
     checks: tuple[Check, ...] = ()
@@ -148,6 +152,7 @@ def plan_run(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = ope
     planned = plan_rounds(config, run, opened)
     beside = [plugin for plugin in active_plugins(planned.config) if not plugin.decides]
     planned = _with_plugins(planned, [*beside, *more])
+    _check_keep(planned.config, planned.placement)
     if run is None:
         return planned
     check_same_experiment(run, planned.config)
@@ -156,6 +161,14 @@ def plan_run(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = ope
         raise UsageError(f"{run.name} goes by best = {best}, not {config.best}; leave it out, or name another")
     config = planned.config.model_copy(update={"best": best})
     return replace(planned, config=config, checks=(*planned.checks, partial(_check_examples, run)))
+
+
+def _check_keep(config: TrainConfig, placement: Placement) -> None:
+    """Raise `UsageError` where rounds are to be mapped again by processes that cannot."""
+    if Keep.of(config.keep or "all").recomputes and (placement.stays or config.mixed_hardware):
+        why = f"examples stay at their {placement.kind}s" if placement.stays else "machines may give other bits"
+        again = f"keep {config.keep} maps rounds again in any process"
+        raise UsageError(f"{again}, and {why}; give states or every:k")
 
 
 def _check_examples(run: StoredRun, described: Any) -> None:
@@ -198,8 +211,13 @@ def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
     if own and planned.algorithm.when.asynchronous:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
+    if sampler and planned.algorithm.when.asynchronous and planned.placement.stays:
+        options = f"{planned.filled['placement']}, or {planned.filled['sampler']}"
+        raise UsageError(f"a server's cohort reads partitions anywhere: leave out {options}")
+    if sampler and sampler.present and not planned.placement.stays:
+        raise UsageError("cohort_from present is for partitions of sites; give sites, too")
     cohort = Asked(sampler.size, {}, sampler.by_size) if sampler and own else sampler
-    partitions = replace(planned.partitions, cohort=cohort)
+    partitions = replace(planned.partitions, cohort=cohort, placement=planned.placement)
     return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)
 
 

@@ -13,6 +13,7 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
         "deploy": "Have a work pool of Prefect train a configuration on a schedule.",
     },
     "race": {"plan": "Have each way of training the run race for some seconds, and choose one."},
+    "sites": {},
     "log_file": {},
     "early_stopping": {},
     "drift": {},

@@ -171,8 +171,6 @@ def split_command(
     if plot:
         check_plot(plot)
     config = Dealing(**options)
-    if config.sites:
-        raise UsageError("the examples of sites are read there alone; leave sites out to split those here")
     counts = label_counts(deal(config))
     if plot:
         draw_counts(counts).figure.savefig(plot, dpi=120)  # type: ignore[union-attr]

@@ -228,6 +228,6 @@ def test_a_split_is_shown_and_drawn(capsys, tmp_path) -> None:
     for words, says in (
         (["--split", "by:role"], "has no column 'role'"),
         (["--plot", "a.txt"], "a plot ends in .png"),
-        (["--sites", "berlin,paris", "--data", "npz:examples.npz"], "the examples of sites are read there alone"),
+        (["--sites", "berlin,paris", "--data", "npz:examples.npz"], "No such option: --sites"),
     ):
         assert says in refused(capsys, "split", *words)[1]
