@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from roundweave.flows.config.base import Skipped
-from roundweave.flows.config.plugins import active_plugins
+from roundweave.flows.config.plugins import active_plugins, failing_by_name
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.plugin import Plugin
 from roundweave.flows.reporting.listening import notice
@@ -22,7 +22,9 @@ def around(config: TrainConfig, more: Sequence[Plugin] = ()) -> Iterator[None]:
     """The contexts that plugins open around a training of this configuration."""
     with ExitStack() as stack:
         for plugin in (*active_plugins(config), *more):
-            stack.enter_context(plugin.around(config))
+            with failing_by_name(plugin):
+                context = plugin.around(config)
+            stack.enter_context(context)
         yield
 
 

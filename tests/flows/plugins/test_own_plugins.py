@@ -96,6 +96,7 @@ def test_the_options_of_a_package_are_flags_and_keys(package, tmp_path: Path) ->
     ("named", "says"),
     [
         ({"one": "Trace", "two": "Trace"}, "plugin two:Trace has an option trace, as one:Trace has; rename it"),
+        ({"one": "Again"}, "plugin one:Again has an option retries, as Execution has; rename it"),
         ({"one": "Ends"}, "plugin one:Ends: give at a default, with which it takes no part"),
         ({"one": "Noisy"}, "plugin one:Noisy must be a subclass of roundweave.Plugin"),
         ({"one": "Nobody"}, "plugin one:Nobody cannot be loaded: AttributeError"),
@@ -191,6 +192,31 @@ def test_a_hook_that_gives_nothing_back_is_refused(hook: str) -> None:
     forgets = type("Forgets", (rw.Plugin,), {hook: lambda self, given: None, "__module__": __name__})
     with pytest.raises(PluginFailed, match=f"plugin Forgets failed: {hook} must return a"):
         trained(forgets())
+
+
+def raised(error: Exception) -> Any:
+    """A hook that raises an error."""
+
+    def hook(*_: Any) -> Any:
+        raise error
+
+    return hook
+
+
+@pytest.mark.parametrize("hook", ["fits", "around"])
+def test_a_hook_that_fails_before_the_plan_is_named_whichever_the_door(hook: str) -> None:
+    fails = type("Fails", (rw.Plugin,), {hook: raised(KeyError("oh")), "__module__": __name__})
+    for train in (lambda: trained(fails()), lambda: trained(plugins=[fails])):
+        with pytest.raises(PluginFailed, match=r"^plugin Fails failed with KeyError: 'oh'"):
+            train()
+
+
+def test_fields_that_a_plugin_excludes_are_refused_whichever_the_door() -> None:
+    refuses = {"fits": raised(ValueError("leave rounds out")), "__module__": __name__}
+    refuser = type("Refuses", (rw.Plugin,), refuses)
+    for train in (lambda: trained(refuser()), lambda: trained(plugins=[refuser])):
+        with pytest.raises(rw.RoundweaveError, match=r"^leave rounds out$"):
+            train()
 
 
 # What decides bits.
