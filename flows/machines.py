@@ -36,8 +36,7 @@ def machines(executor: Executor, work: Work, codes: tuple[Code, ...]) -> list[Ma
         of_places = executor.gather(asked, range(partitions.split.partitions))
         present = [Machine(f"a worker of {called(p)}", label(p), *answer) for p, answer in enumerate(of_places)]
     else:
-        everywhere = executor.each(asked)
-        present = [Machine(where, "", *answer) for where, answer in everywhere.items()]
+        present = [Machine(where, "", *answer) for where, answer in executor.each(asked).items()]
     (stores,) = executor.gather(asked, range(1), stored=True)
     return [*present, Machine("the process that stores", STORE, *stores)]
 

@@ -64,8 +64,7 @@ def plan_again(run: StoredRun, config: OfRun, **changes: Any) -> Plan:
     forget_examples()  # that may have been read before their files changed
     planned = plan_rounds(training, run)
     if isinstance(config.data, tuple):  # each partition's data are named, and read here
-        here = replace(planned.partitions, placement=ANYWHERE)
-        planned = replace(planned, placement=ANYWHERE, partitions=here)
+        planned = replace(planned, placement=ANYWHERE, partitions=replace(planned.partitions, placement=ANYWHERE))
     cohort = planned.partitions.cohort
     if not isinstance(cohort, Asked):
         return planned

@@ -12,7 +12,7 @@ from roundweave.storage.errors import UsageError
 class Placement:
     """Where the examples of each partition stay; by default anywhere, and any worker reads any of them.
 
-    `names` has the place of each partition, and `kind` is what messages call a place, such as ``site``. Columns
+    `names` has the place of each partition, and `kind` is what messages call a place, such as ``rack``. Columns
     are described by values that occur `told` times at least, and not at all if it is 0. Raises `UsageError` for
     what cannot be a name.
     """
@@ -34,7 +34,7 @@ class Placement:
 
     @property
     def resources(self) -> list[str]:
-        """The Dask resource that workers at each partition's place offer, such as ``site-berlin``."""
+        """The Dask resource that workers at each partition's place offer, such as ``rack-7``."""
         return [self.resource(partition) for partition in range(len(self.names))]
 
     def resource(self, partition: int) -> str:

@@ -31,10 +31,10 @@ def worker_command(
 
     Who may join a cluster may run code on all of its machines: let only partners whom you trust reach it.
     """
-    from roundweave.tasks.data.placement import ANYWHERE, Placement
+    from roundweave.tasks.data.placement import Placement
     from roundweave.tasks.executors.clusters.joining import join_cluster  # Dask is slow to import
 
-    at = ANYWHERE if site is None else Placement("site", (site,))
+    at = Placement("site", () if site is None else (site,))
     join_cluster(scheduler, at, certificates, host, memory_limit)
 
 
