@@ -102,7 +102,7 @@ class OwnPlugin(BaseModel):
                 return value
             case {"name": str() | type(), **options} if "decides" not in options:
                 given = value
-            case str() | type():
+            case str() | type() if not (isinstance(value, str) and ":" not in value):
                 given = {"name": value}
             case _:
                 raise UsageError(f"a plugin is FILE.py:Class, or a table of this name and options, not {value!r}")

@@ -61,9 +61,11 @@ class Hooks:
         for plugin in self._watching:
             with _named(plugin, self.run):
                 why = plugin.committed(self.run, commit)
+                if not isinstance(why, str | None):
+                    raise TypeError(f"committed returns a text that says why training ends, or None, not {why!r}")
                 if why is not None and plugin.watches:
                     raise TypeError("watches = True says that it never ends the training, and it returned a text")
-            if why:
+            if why and commit.round < rounds:
                 self.over = True
                 self.run.write_section(ENDING, {"by": plugin.label(), "why": str(why), "rounds": rounds})
 
