@@ -35,7 +35,7 @@ from roundweave.tasks.rounds.scorers import Scorer
 
 T = TypeVar("T")
 
-DECIDING = ("algorithm", "partitions", "sampler")
+DECIDING = ("algorithm", "partitions", "placement", "sampler")
 """What of a plan decides bits, so that only a plugin that decides changes them."""
 
 Check = Callable[[Any], None]
