@@ -257,7 +257,12 @@ class Partitions:
             )
 
     def described(self, partition: int, least: int = 0) -> Description:
-        """What `describe` gives; of one of several partitions that cannot be read, only why it is `unreadable`."""
+        """What `describe` gives; of one of several partitions that cannot be read, only why it is `unreadable`.
+
+        The examples are read again, as this process may have read them for an earlier run.
+        """
+        forget_opened(self._reading(partition, held_out=False))
+        _known_rows.cache_clear()
         try:
             return self.describe(partition, least)
         except DataError as error:
@@ -284,11 +289,7 @@ class Partitions:
         """Describe what the source loads for a partition, which is everything if it loads all at once.
 
         Its columns are described unless `least` is 0; see `columns_of`.
-        A partition that is loaded on its own is read again, as its process may have read it for an earlier run.
         """
-        if self.source.partitioned:
-            forget_opened(self._reading(partition, held_out=False))
-            _known_rows.cache_clear()
         dataset, (train, held_out) = self._dataset(partition), self._rows(partition, 0)
         check_distinct(dataset, self.dtype, str(self.source))
         given = dataset.held_out if self.source.partitioned else None  # others may hold out the same ones
