@@ -17,6 +17,10 @@ class TrainConfig(Kernel):
     planned: dict[str, Any] | None
     sites: str | dict[str, Any] | None
     describe_sites: bool
+    cohort: int | float | None
+    cohort_by_size: bool
+    cohort_from: Literal["all", "present"]
+    deadline: Literal["auto"] | float | None
     log_file: Path | None
     target_accuracy: float | None
     patience: int | None

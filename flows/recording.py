@@ -70,6 +70,7 @@ def create_run(
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
         **({"fingerprints": work.fingerprints} if work.fingerprints else {}),
+        **({"asks": "present"} if work.drawn_from_present else {}),
         **({"awaits": plan.awaits} if plan.awaits else {}),
         **({"decided_by": plan.decided_by} if plan.decided_by else {}),
         **provenance(),

@@ -82,6 +82,11 @@ def _keep_callable(value: Any) -> Any:
     return find_code(value) if callable(value) else value
 
 
+def as_number(given: Any) -> Any:
+    """A whole number where a text is one, so that 1 is one partition and 1.0 all of them."""
+    return int(given) if isinstance(given, str) and given.isdecimal() else given
+
+
 def read_values(given: Any, info: ValidationInfo) -> Any:
     """The values in a JSON or TOML file that is named; any other value unchanged. Raises `UsageError`."""
     if not (isinstance(given, str) and given.endswith((".json", ".toml"))):

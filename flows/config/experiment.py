@@ -15,7 +15,6 @@ from roundweave.tasks.compute.compute import COMPRESSORS, Compute, find_compress
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
-from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
 from roundweave.tasks.networks.start import Fork, Start
@@ -24,14 +23,6 @@ from roundweave.tasks.own_code.tables import spelled
 
 PREPARED = ("transform", "held_out_transform", "collate")
 """The user's functions that prepare examples where they are used."""
-
-
-def _as_number(given: Any) -> Any:
-    """A whole number where a text is one, so that 1 is one partition and 1.0 all of them."""
-    return int(given) if isinstance(given, str) and given.isdecimal() else given
-
-
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 def _read_options(given: Any, info: ValidationInfo) -> Any:
@@ -146,18 +137,6 @@ class Experiment(Dealing):
         default=None,
         description="parts in place of the algorithm's, as `roundweave recombine --save` records them",
     )
-    cohort: Annotated[Annotated[int, Field(ge=1, strict=True)] | Share | None, BeforeValidator(_as_number)] = (
-        Field(
-            default=None,
-            description="a number of partitions, such as 10, or a share up to 1: those of a round, or at a server",
-        )
-    )
-    cohort_by_size: bool = Field(
-        default=False, description="draw partitions with chances in proportion to their examples"
-    )
-    cohort_from: Literal["all", "present"] = Field(
-        default="all", description="draw it among all partitions, or those whose site has a worker"
-    )
     quorum: int = Field(default=1, ge=1, description="a round with fewer accepted updates fails")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
         default="float32", description="type of the parameters"
@@ -207,27 +186,10 @@ class Experiment(Dealing):
         beside = self.recombined.code if self.recombined else ()
         return (*self.algorithm.code, *beside, *(each.code for each in self.plugins if each.decides))
 
-    @property
-    def drawn(self) -> Cohort | None:
-        """The cohort of a round, or of a parameter server; None if all partitions take part."""
-        share = self.cohort if self.cohort is not None else 1.0
-        size = share if isinstance(share, int) else max(1, round(share * self.partitions))
-        present = self.cohort_from == "present"
-        return Cohort(size, self.cohort_by_size, present) if present or size < self.partitions else None
-
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         if self.init_seed is not None and self.algorithm.options.get("init") == "per-partition":
             raise ValueError("init = per-partition draws weights by seed; leave init_seed out")
-        if isinstance(self.cohort, int) and self.cohort > self.partitions:
-            raise ValueError(f"a cohort of {self.cohort} is more than the {self.partitions} partitions")
-        if self.cohort_by_size and self.cohort is None:
-            raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
-        if self.topology is not None and (self.cohort is not None or self.cohort_from == "present"):
-            given = "cohort" if self.cohort is not None else "cohort_from"
-            raise ValueError(f"with a topology each partition trains its network in each round; leave {given} out")
-        if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):
-            raise ValueError(f"quorum {self.quorum} is more than the {taking_part} partitions of a round")
         if self.precision != "float32" and self.dtype != "float32":
             raise ValueError(f"precision {self.precision} is for parameters in float32, not in {self.dtype}")
         return self

@@ -145,11 +145,6 @@ class Execution(Location):
         description="the score by which patience and RUN@best go: accuracy, max:f1, min:NAME; default: the loss, "
         "for RUN@best accuracy if it is scored",
     )
-    deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="seconds after which a round that has its quorum goes on without the partitions that have not "
-        "answered; auto: three deviations more than the median of the rounds before",
-    )
     keep: Annotated[str, AfterValidator(lambda keep: str(Keep.of(keep)))] | None = Field(
         default=None,
         description=f"what stays: {policies_spelled()}; default: all, of a server updates:10",
@@ -213,12 +208,6 @@ class TrainConfig(Experiment, Execution, Deployment):
     @model_validator(mode="after")
     def _plugins_fit(self) -> TrainConfig:
         check_fits(self, active_plugins(self))
-        return self
-
-    @model_validator(mode="after")
-    def _goes_together(self) -> TrainConfig:
-        if self.deadline and not EXECUTORS[self.executor].distributed:
-            raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
         return self
 
     @property

@@ -101,32 +101,25 @@ def named_or_own(what: str, value: str | Code, names: Iterable[str], *others: st
     raise unknown(what, value, [*names, *others, "FILE.py:function"])
 
 
-def with_server(config: TrainConfig, algorithm: Algorithm) -> TrainConfig:
+def with_server(config: TrainConfig, algorithm: Algorithm, in_flight: int, sampled: str | None) -> TrainConfig:
     """Fill in the defaults that depend on whether the algorithm has a parameter server.
 
-    Raises `UsageError` for fields that do not fit the algorithm.
+    So many partitions compute at one time, by the option `sampled` if one decides that. Raises
+    `UsageError` for fields that do not fit the algorithm.
     """
     when = algorithm.when
     if not when.asynchronous:
         if config.order or config.speeds:
             raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
         return _filled(config, evaluate_every=1, keep="all")
-    in_flight = config.drawn.size if config.drawn else config.partitions
     if when.buffer > in_flight:
-        more = "a larger cohort" if config.drawn else "more partitions"
+        more = f"a larger {sampled}" if sampled else "more partitions"
         raise UsageError(
             f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
             f"smaller buffer or {more}"
         )
-    if config.deadline:
-        raise UsageError("a parameter server waits for nobody; leave deadline out")
     if config.resplit_every is not None:
         raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
-    if config.drawn and when.fetch_every > when.push_every:
-        raise UsageError(
-            f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} "
-            f"steps; give fetch_every {when.push_every}, or leave cohort out"
-        )
     if config.stacked > 1:
         raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
     if config.quorum > 1:

@@ -125,7 +125,7 @@ def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Descri
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
-    if each and config.cohort_by_size:
+    if each and partitions.sampler and partitions.sampler.by_size:
         partitions = replace(partitions, counts=tuple(gather(partitions.size, range(config.partitions))))
     return partitions, description, tuple(part.examples for part in descriptions) if each else ()
 
@@ -145,7 +145,7 @@ def _validation(
     validation, own, both = described_with(description, validation, called, gather)
     gather(partial(check_fit, objective, validation, both), range(1))
     told = replace(description, validation=own.digest, validated=own.held_out)
-    return Scorer("validation_", replace(validation, cohort=plan.partitions.cohort), own.held_out), told
+    return Scorer("validation_", replace(validation, sampler=plan.partitions.sampler), own.held_out), told
 
 
 def _check_scores(described: Described) -> None:

@@ -28,9 +28,10 @@ from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.placement import ANYWHERE, Placement
-from roundweave.tasks.data.splits.split import Asked, Cohort, Sampler
+from roundweave.tasks.data.splits.split import Asked, Sampler
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
+from roundweave.tasks.rounds.job import Patience
 from roundweave.tasks.rounds.scorers import Scorer
 
 T = TypeVar("T")
@@ -52,9 +53,10 @@ class Plan:
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
     that in which updates arrive at a server, None if workers decide. `sampler` draws
-    who takes part in a round, None for all; `placement` says where the examples of each partition stay; `scorers`
-    score each round; `plugins` are those that take part. The examples are not described yet; once they are,
-    `checks` raise errors for those that may not be trained on.
+    who takes part in a round, None for all, and `patience` says how long a round waits for the rest, None: for
+    ever. `placement` says where the examples of each partition stay. `scorers` score each round; `plugins` are
+    those that take part. The examples are not described yet; once they are, `checks` raise errors for those that
+    may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
 
@@ -74,6 +76,7 @@ class Plan:
     order: Order | None
     sampler: Sampler | None
     placement: Placement = ANYWHERE
+    patience: Patience | None = None
     plugins: tuple[Any, ...] = ()
     scorers: tuple[Scorer, ...] = (Scorer(),)
     checks: tuple[Check, ...] = ()
@@ -203,13 +206,15 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     if topology and algorithm.apply != Sgd():
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
     replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
-    config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
-    planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm), None)
-    if config.drawn:
-        planned = planned.fill("cohort", sampler=config.drawn)
+    planned = Plan(config, run, algorithm, partitions, topology, None, None)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
+    sampled, taking_part = planned.filled.get("sampler"), planned.partitions.taking_part
+    if topology and sampled:
+        raise UsageError(f"with a topology each partition trains its network in each round; leave {sampled} out")
+    config = with_server(config, algorithm, taking_part, sampled)
+    planned = replace(planned, config=config, order=_order_of(config, algorithm))
     recorded: list[str] = run.attributes.get("decided_by", []) if run else []
     if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
         raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
@@ -222,21 +227,18 @@ def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
         changed = [part for part in DECIDING if getattr(planned, part) != getattr(before, part)]
         if changed and not plugin.decides:
             raise UsageError(f"plugin {plugin.label()} changes the {changed[0]} of a run; give it decides = True")
-    sampler = planned.sampler  # one of the user's is asked here alone
-    own = sampler is not None and not isinstance(sampler, Cohort)
-    size, most = getattr(sampler, "size", None), planned.partitions.split.partitions
-    if own and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
+    sampler, most = planned.sampler, planned.partitions.split.partitions
+    size = getattr(sampler, "size", None)
+    if sampler and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
         raise UsageError(f"{planned.filled['sampler']}: {sampler!r} is no rw.Sampler whose size is 1 to {most}")
-    if own and planned.algorithm.when.asynchronous:
+    here = sampler is not None and sampler.draw_next is None  # and no other process asks it
+    if here and planned.algorithm.when.asynchronous:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
-    if sampler and planned.algorithm.when.asynchronous and planned.placement.stays:
-        options = f"{planned.filled['placement']}, or {planned.filled['sampler']}"
-        raise UsageError(f"a server's cohort reads partitions anywhere: leave out {options}")
-    if sampler and sampler.present and not planned.placement.stays:
-        raise UsageError("cohort_from present is for partitions of sites; give sites, too")
-    cohort = Asked(sampler.size, {}, sampler.by_size) if sampler and own else sampler
-    partitions = replace(planned.partitions, cohort=cohort, placement=planned.placement)
+    asked = Asked(sampler.size, {}, sampler.by_size) if sampler and here else sampler
+    partitions = replace(planned.partitions, sampler=asked, placement=planned.placement)
+    if (quorum := planned.config.quorum) > partitions.taking_part:
+        raise UsageError(f"quorum {quorum} is more than the {partitions.taking_part} partitions of a round")
     return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)
 
 

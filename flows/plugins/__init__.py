@@ -14,6 +14,8 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
     },
     "race": {"plan": "Have each way of training the run race for some seconds, and choose one."},
     "sites": {},
+    "cohort": {},
+    "deadline": {},
     "log_file": {},
     "early_stopping": {},
     "drift": {},

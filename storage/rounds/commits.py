@@ -23,9 +23,9 @@ from roundweave.storage.values.digests import LARGEST_SEALED, read_sealed, seale
 class Arrival:
     """How an update came to a parameter server.
 
-    `push` says which push of its partition it is, counted from 1; with a cohort, how many pushes had arrived when
-    the partition was drawn, plus one. Its map began from the state of round `version`.
-    `staleness` counts the rounds since then that took an update.
+    `push` says which push of its partition it is, counted from 1; where some are drawn, how many pushes had
+    arrived when the partition was drawn, plus one. Its map began from the state of round `version`. `staleness`
+    counts the rounds since then that took an update.
     """
 
     push: Count
@@ -138,7 +138,7 @@ class InFlight:
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """The state of a parameter server after a round: the work that is `in_flight`, by partition of the cohort.
+    """The state of a parameter server after a round: the work that is `in_flight`, by partition.
 
     `steps` counts the rounds so far that took an update. `unsound` are the partitions whose last update was
     refused because of its content.
@@ -169,8 +169,8 @@ class Commit:
     """The record of one committed round.
 
     `token` and `epoch` are those of the writer's `Lease`. `state` is the digest of the state and `tensors` those
-    of its tensors by path. `updates` has a record for each partition of the cohort but the `absent` ones, which
-    had not answered by the deadline, and `carry_from` the round that set each partition's carry. `split` is None
+    of its tensors by path. `updates` has a record for each partition that was asked but the `absent` ones, which
+    had not answered in time, and `carry_from` the round that set each partition's carry. `split` is None
     where each partition brought examples of its own. `server` is None where the round waited for its partitions.
     `score` is None where the round was not scored, `best` is the lowest loss so far, among scores that left out as
     few examples, or the best of another score, and `since_best` counts the scores since then. `stop` is the reason

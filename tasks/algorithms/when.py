@@ -113,8 +113,8 @@ class ServerRound:
     push begins without a fetch keeps its version. A partition that pushed earlier and has not begun its next push
     may fetch again.
 
-    With a cohort, `partitions` are in the order of their pushes, else ascending. Where this says of a partition
-    that pushed what it does next, it is said of the one that was drawn after that push.
+    Where some are drawn, `partitions` are in the order of their pushes, else ascending. Where this says of a
+    partition that pushed what it does next, it is said of the one that was drawn after that push.
     """
 
     partitions: tuple[int, ...]
@@ -122,9 +122,9 @@ class ServerRound:
 
 
 Draw = Callable[[int, Collection[int]], int] | None
-"""Draws the partition of a cohort that computes next, from the number of pushes so far and who is in flight.
+"""Draws the partition that computes next, from the number of pushes so far and who is in flight.
 
-None: there is no cohort, and the partition that pushed goes on.
+None: all compute, and the partition that pushed goes on.
 """
 
 

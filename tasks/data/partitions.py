@@ -47,11 +47,11 @@ class Partitions:
         shared: Whether all partitions have the same held-out examples, of which each scores a part.
         loading: How examples are prepared where they are used.
         files: The names of the files that are read where they are used, each with what shows that it is the same.
-        cohort: How many partitions take part in a round, or compute at one time; None: all.
+        sampler: Who takes part in a round, or computes at one time for a parameter server; None: all.
         own_held_out: The share of its examples that each partition holds out for a score of its own.
         options: Options of partitions' own, by the partition's name or number, which `partition()` gives.
         placement: Where the examples of each partition stay.
-        counts: How many examples each partition trains on, if that decides a cohort and each is loaded on its own.
+        counts: How many examples each trains on, if that decides who takes part and each is loaded on its own.
 
     Example:
         >>> partitions = rw.Partitions(rw.find_source("digits"), rw.Split(4))
@@ -65,7 +65,7 @@ class Partitions:
     shared: bool = False
     loading: Loading = field(default_factory=Loading)
     files: tuple[tuple[str, str], ...] = ()
-    cohort: Sampler | None = None
+    sampler: Sampler | None = None
     own_held_out: float = 0.0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     placement: Placement = ANYWHERE
@@ -84,7 +84,7 @@ class Partitions:
     @property
     def taking_part(self) -> int:
         """How many partitions take part in a round at most, or compute at one time for a parameter server."""
-        return self.split.partitions if self.cohort is None else self.cohort.size
+        return self.split.partitions if self.sampler is None else self.sampler.size
 
     def load(self, number: int, partition: int) -> AnyExamples:
         """The examples that a partition trains on under the split of this number.
@@ -132,7 +132,7 @@ class Partitions:
 
         A partition that cannot be read has none of its own.
         """
-        if self.cohort and not self.source.partitioned:
+        if self.sampler and not self.source.partitioned:
             return _known_part(self, 0, place, scorers)
         return self._held_out_part(partition, place, scorers)
 
@@ -180,14 +180,14 @@ class Partitions:
         owner = own if not held_out or (apart and not self.shared) else None
         return Reading(self.source, own if apart else None, owner, held_out, self.loading, self.dtype)
 
-    def current(self, partition: int, cohort: Sequence[int] | None = None) -> CurrentPartition:
-        """What the user's code is told of the partition that it is called for; without a `cohort` all take part.
+    def current(self, partition: int, asked: Sequence[int] | None = None) -> CurrentPartition:
+        """What the user's code is told of the partition that it is called for; None are `asked`: all take part.
 
         Raises `UsageError` for options of a partition that is not there.
         """
         every, (names, options) = range(self.split.partitions), _known_options(self)
         name, own = names[partition] if names else str(partition), options.get(partition, {})
-        return CurrentPartition(partition, name, len(every), own, cohort or every)
+        return CurrentPartition(partition, name, len(every), own, asked or every)
 
     def rows(self, partition: int, number: int) -> Rows:
         """The rows of the data that a split deals to a partition, int64 (row,), in the partition's own order."""

@@ -11,7 +11,6 @@ from pydantic import BeforeValidator, Field
 from roundweave.flows.plugin import Plugin
 from roundweave.storage.errors import UsageError
 from roundweave.storage.parsing import at_commas
-from roundweave.tasks.algorithms.table import AUTO
 from roundweave.tasks.data.placement import Placement
 
 if TYPE_CHECKING:
@@ -74,8 +73,6 @@ class Sites(Plugin):
         """Refuse another number of partitions, and what reads the examples of all sites in one process."""
         if (count := len(self.of_each)) != config.partitions:
             raise ValueError(f"the sites have {count} partitions, not {config.partitions}")
-        if config.algorithm.name == AUTO:
-            raise ValueError("auto decides how many partitions there are, and has no sites; name an algorithm")
         if config.validation is not None:
             raise ValueError("validation is read by every worker, and sites share no data; leave validation out")
         if config.ranks > 1:
