@@ -17,7 +17,6 @@ from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
 from roundweave.tasks.data.description import CallEach, Description, check_distinct, put_alike
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
 from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders, score_batch
-from roundweave.tasks.data.placement import ANYWHERE, Placement
 from roundweave.tasks.data.reading import (
     CurrentPartition,
     Loading,
@@ -30,7 +29,7 @@ from roundweave.tasks.data.reading import (
 from roundweave.tasks.data.sources.own import READ_AGAIN
 from roundweave.tasks.data.sources.table import Each, Source
 from roundweave.tasks.data.splits.deals import Pool, Rows
-from roundweave.tasks.data.splits.split import Sampler, Split, held_out_rows, hold_out
+from roundweave.tasks.data.splits.split import ANYWHERE, Placement, Sampler, Split, held_out_rows, hold_out
 from roundweave.tasks.numerics.pinning import derive_seed
 
 

@@ -10,7 +10,6 @@ from pydantic import BeforeValidator, Field
 from roundweave.flows.plugin import Plugin
 from roundweave.storage.errors import UsageError
 from roundweave.storage.parsing import at_commas
-from roundweave.tasks.data.placement import Placement
 
 if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
@@ -79,6 +78,8 @@ class Sites(Plugin):
 
     def deal(self, partitions: Partitions, config: Dealing) -> Partitions:
         """Have each partition stay at its site."""
+        from roundweave.tasks.data.splits.split import Placement
+
         source = partitions.source
         if not source.partitioned:
             source = self._file_of_each(source, config.data)

@@ -17,11 +17,10 @@ from roundweave import Dataset, Examples, Partitions
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.tasks.data.description import Description, combine
 from roundweave.tasks.data.meaning import Meaning
-from roundweave.tasks.data.placement import Placement
 from roundweave.tasks.data.sources.images import Digits
 from roundweave.tasks.data.sources.own import Items
 from roundweave.tasks.data.sources.table import Each, find_source
-from roundweave.tasks.data.splits.split import Split, hold_out
+from roundweave.tasks.data.splits.split import Placement, Split, hold_out
 
 
 class Given:
