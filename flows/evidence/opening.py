@@ -19,7 +19,8 @@ from roundweave.storage.errors import DataError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.partitions import forget_examples
-from roundweave.tasks.data.splits.split import ANYWHERE, Asked
+from roundweave.tasks.data.splits.placement import ANYWHERE
+from roundweave.tasks.data.splits.split import Asked
 from roundweave.tasks.executors.base import Executor
 
 

@@ -25,7 +25,8 @@ from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Mixing, R
 from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
-from roundweave.tasks.data.splits.split import ANYWHERE, Asked, Placement, Sampler
+from roundweave.tasks.data.splits.placement import ANYWHERE, Placement
+from roundweave.tasks.data.splits.split import Asked, Sampler
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
 from roundweave.tasks.rounds.job import Patience

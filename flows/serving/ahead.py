@@ -11,7 +11,7 @@ from roundweave.flows.serving.server import prefect_api, prefect_server
 from roundweave.storage.errors import ClusterError, UsageError
 from roundweave.storage.places.base import Where, full_address
 from roundweave.storage.places.schemes import place_of
-from roundweave.tasks.data.splits.split import ANYWHERE, Placement
+from roundweave.tasks.data.splits.placement import ANYWHERE, Placement
 from roundweave.tasks.executors.base import EXECUTORS, Executor, open_executor
 
 

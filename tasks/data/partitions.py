@@ -29,7 +29,8 @@ from roundweave.tasks.data.reading import (
 from roundweave.tasks.data.sources.own import READ_AGAIN
 from roundweave.tasks.data.sources.table import Each, Source
 from roundweave.tasks.data.splits.deals import Pool, Rows
-from roundweave.tasks.data.splits.split import ANYWHERE, Placement, Sampler, Split, held_out_rows, hold_out
+from roundweave.tasks.data.splits.placement import ANYWHERE, Placement
+from roundweave.tasks.data.splits.split import Sampler, Split, held_out_rows, hold_out
 from roundweave.tasks.numerics.pinning import derive_seed
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
-from roundweave.tasks.data.splits.split import ANYWHERE, Placement
+from roundweave.tasks.data.splits.placement import ANYWHERE, Placement
 from roundweave.tasks.own_code.tables import Entry
 
 if TYPE_CHECKING:

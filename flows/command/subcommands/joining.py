@@ -31,7 +31,7 @@ def worker_command(
 
     Who may join a cluster may run code on all of its machines: let only partners whom you trust reach it.
     """
-    from roundweave.tasks.data.splits.split import Placement
+    from roundweave.tasks.data.splits.placement import Placement
     from roundweave.tasks.executors.clusters.joining import join_cluster  # Dask is slow to import
 
     at = Placement("site", () if site is None else (site,))

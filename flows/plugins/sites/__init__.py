@@ -78,7 +78,7 @@ class Sites(Plugin):
 
     def deal(self, partitions: Partitions, config: Dealing) -> Partitions:
         """Have each partition stay at its site."""
-        from roundweave.tasks.data.splits.split import Placement
+        from roundweave.tasks.data.splits.placement import Placement
 
         source = partitions.source
         if not source.partitioned:

@@ -22,7 +22,7 @@ from distributed.utils import json_load_robust
 
 from roundweave.storage.errors import ClusterError, UsageError, reason
 from roundweave.storage.parsing import from_toml
-from roundweave.tasks.data.splits.split import ANYWHERE, Placement
+from roundweave.tasks.data.splits.placement import ANYWHERE, Placement
 from roundweave.tasks.executors.base import shared
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from roundweave.tasks.executors.clusters.plugins import Loosen, begin_workers, import_nothing_ahead, prompt

@@ -25,7 +25,7 @@ from distributed.versions import get_versions
 from distributed.worker_memory import parse_memory_limit
 
 from roundweave.storage.errors import ClusterError, RoundweaveError, UsageError, listed, printable, reason
-from roundweave.tasks.data.splits.split import Placement
+from roundweave.tasks.data.splits.placement import Placement
 from roundweave.tasks.executors.clusters.certificates import security_for
 from roundweave.tasks.executors.clusters.connecting import NO_PAGES, root_of
 from roundweave.tasks.executors.clusters.fork_server import MIB, WORKER_ENVIRONMENT

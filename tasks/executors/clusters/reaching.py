@@ -23,7 +23,7 @@ from roundweave.storage.errors import ClusterError, RoundweaveError, StoreError
 from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.values.hashing import bytes_digest
-from roundweave.tasks.data.splits.split import ANYWHERE, Placement
+from roundweave.tasks.data.splits.placement import ANYWHERE, Placement
 from roundweave.tasks.executors.clusters.connecting import NO_PAGES
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from roundweave.tasks.executors.clusters.routing import TO_MAP, Routing

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from roundweave.tasks.data.splits.split import ANYWHERE, Placement
+from roundweave.tasks.data.splits.placement import ANYWHERE, Placement
 from roundweave.tasks.rounds.job import Job
 
 Key = tuple[str, str, int, Any]

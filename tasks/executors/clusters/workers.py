@@ -17,7 +17,7 @@ from distributed import Client, Future, KilledWorker, Status, get_worker, wait
 from distributed.scheduler import NoValidWorkerError
 
 from roundweave.storage.errors import ClusterError, MapAbandoned, RoundweaveError, StoreError
-from roundweave.tasks.data.splits.split import ANYWHERE, Placement
+from roundweave.tasks.data.splits.placement import ANYWHERE, Placement
 from roundweave.tasks.rounds.timing import notify, timing
 
 LOOK_SECONDS = 1.0

@@ -20,7 +20,8 @@ from roundweave.tasks.data.meaning import Meaning
 from roundweave.tasks.data.sources.images import Digits
 from roundweave.tasks.data.sources.own import Items
 from roundweave.tasks.data.sources.table import Each, find_source
-from roundweave.tasks.data.splits.split import Placement, Split, hold_out
+from roundweave.tasks.data.splits.placement import Placement
+from roundweave.tasks.data.splits.split import Split, hold_out
 
 
 class Given:

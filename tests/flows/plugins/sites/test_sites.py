@@ -36,7 +36,7 @@ def one_number(outputs, targets):
 """
 RACKS = """
 import roundweave as rw
-from roundweave.tasks.data.splits.split import Placement
+from roundweave.tasks.data.splits.placement import Placement
 class Racks(rw.Plugin):
     decides = True
     def plan(self, plan):
