@@ -35,8 +35,9 @@ class TensorParallelism(Plugin):
 
     def plan(self, plan: Plan) -> Plan:
         """Fill the slot of the mapper."""
-        if plan.partitions.sites:
-            raise UsageError("ranks that share a network read all examples, and those of sites stay there")
+        if plan.placement.stays:
+            stay = f"those of {plan.placement.kind}s stay there"
+            raise UsageError(f"ranks that share a network read all examples, and {stay}")
         from roundweave.flows.plugins.tensor_parallel.mapper import TensorParallel
 
         return plan.fill("ranks", mapper=TensorParallel(ranks=self.ranks, units=self.units, hybrid=self.hybrid))

@@ -9,18 +9,27 @@ from pydantic import BeforeValidator, Field
 
 from roundweave.flows.config.base import read_values
 from roundweave.flows.plugin import Plugin
-from roundweave.flows.plugins.topology.graphs import TOPOLOGIES, find_topology
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.algebra import OWN
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.own_code.tables import spelled
+from roundweave.tasks.own_code.tables import Entry, Table, make, spelled
 
 if TYPE_CHECKING:
     from roundweave.flows.planning.plan import Plan
+    from roundweave.flows.plugins.topology.graphs import Topology
     from roundweave.storage.runs.run import StoredRun
 
 ALGORITHM = "d_psgd"
 """The algorithm where none is named beside a topology."""
+
+GRAPHS = f"{__name__}.graphs"
+TOPOLOGIES: Table = {
+    "ring": Entry("neighbours before and after", f"{GRAPHS}:Ring"),
+    "torus": Entry("neighbours on four sides in a grid", f"{GRAPHS}:Torus", "ROWS"),
+    "exponential": Entry("neighbours 1, 2, 4, … away (Ying et al. 2021)", f"{GRAPHS}:Exponential"),
+    "star": Entry("partition 0 with each other one", f"{GRAPHS}:Star"),
+    "two_level": Entry("all of a site, after each K-th round all", f"{GRAPHS}:TwoLevel", "SITE:K"),
+}
 
 
 class Decentralised(Plugin):
@@ -63,3 +72,12 @@ class Decentralised(Plugin):
         """Its name, or how many edges it has."""
         named = run.config.get("topology") or ""
         return {"topology": named if isinstance(named, str) else f"{len(named)} edges"}
+
+
+def find_topology(named: str | tuple[tuple[int, int], ...], partitions: int) -> Topology:
+    """The topology of a name or of edges; raises `UsageError` if it does not fit the partitions."""
+    from roundweave.flows.plugins.topology.graphs import Edges
+
+    made: Topology = make("topology", named, TOPOLOGIES) if isinstance(named, str) else Edges(named)
+    made.check(partitions)
+    return made

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from roundweave.storage.errors import UsageError
-from roundweave.tasks.own_code.tables import Entry, Table, make
 
 
 @dataclass(frozen=True)
@@ -107,19 +106,3 @@ class Edges(Topology):
             before, reached = reached, reached.union(*(edge for edge in self.edges if reached.intersection(edge)))
         if wrong := (reached ^ {*range(partitions)}) | (before.union(*self.edges) - reached):
             raise UsageError(f"topology: edges must join partitions 0 to {partitions - 1}; look at {min(wrong)}")
-
-
-TOPOLOGIES: Table = {
-    "ring": Entry("neighbours before and after", f"{__name__}:Ring"),
-    "torus": Entry("neighbours on four sides in a grid", f"{__name__}:Torus", "ROWS"),
-    "exponential": Entry("neighbours 1, 2, 4, … away (Ying et al. 2021)", f"{__name__}:Exponential"),
-    "star": Entry("partition 0 with each other one", f"{__name__}:Star"),
-    "two_level": Entry("all of a site, after each K-th round all", f"{__name__}:TwoLevel", "SITE:K"),
-}
-
-
-def find_topology(named: str | tuple[tuple[int, int], ...], partitions: int) -> Topology:
-    """The topology of a name or of edges; raises `UsageError` if it does not fit the partitions."""
-    made: Topology = make("topology", named, TOPOLOGIES) if isinstance(named, str) else Edges(named)
-    made.check(partitions)
-    return made

@@ -46,7 +46,7 @@ class DaskServer(ArrivingServer):
 
     def __init__(self, pool: WorkerPool, job: Job, round: int) -> None:
         again = (
-            operator.call if pool.placement.apart else elsewhere
+            operator.call if pool.routing.apart else elsewhere
         )  # where examples stay, a map that raised is tried there
         super().__init__(pool.spread(job), round, self._submit, again)
         self.pool = pool

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave import TrainConfig, UsageError
-from roundweave.flows.plugins.topology.graphs import TOPOLOGIES, Edges, Topology, Torus, TwoLevel, find_topology
+from roundweave.flows.plugins.topology import TOPOLOGIES, find_topology
+from roundweave.flows.plugins.topology.graphs import Edges, Topology, Torus, TwoLevel
 
 
 def weights(topology: Topology, partitions: int, exchange: int = 1) -> np.ndarray:
