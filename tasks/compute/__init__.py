@@ -1,1 +1,1 @@
-"""How maps are computed: one partition at a time, several stacked as one network, or one on several ranks."""
+"""How maps are computed: one partition after the other, unless a plugin has another mapper."""
