@@ -10,6 +10,8 @@ from roundweave.storage.places.base import Where
 from roundweave.tasks.own_code.code import Code
 
 class TrainConfig(Kernel):
+    order: str | None
+    speeds: tuple[float, ...] | None
     on_complete: Literal["new", "extend", "skip"] | None
     timezone: str | None
     on_unchanged: bool | Literal["skip"] | None

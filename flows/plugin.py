@@ -28,6 +28,7 @@ class Plugin(Config):
     Attributes:
         decides: Whether the plugin decides bits, as one that wraps a map does. It is then part of the experiment:
             its code and options are recorded, a resumed run must have the same, and a replay uses them.
+        beside: Which options of one that decides bits may be others when the run is resumed.
         watches: Whether `committed` only looks on and never ends the training. Several rounds are then submitted
             at once; else one, so that the training ends at the very round.
 
@@ -41,6 +42,7 @@ class Plugin(Config):
     """
 
     decides: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = ()
     watches: ClassVar[bool] = False
 
     @classmethod

@@ -108,7 +108,7 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
         matches=algorithm.reduce.matches,
         observed=tuple(algorithm.map.observes),
     )
-    alone = algorithm.when.asynchronous or work.compute.ranks > 1 or work.partitions.sites
+    alone = work.schedule or work.compute.ranks > 1 or work.partitions.sites
     return schema if alone else schema.sharded(processes, work.partitions.taking_part)
 
 

@@ -117,15 +117,16 @@ def test_importing_it_imports_nothing_heavy(name: str) -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-UNUSED = ("matching", "compute.tensor_parallel", "compute.stacked", "process_group", "rounds.asynchronous")
+UNUSED = ("matching", "compute.tensor_parallel", "compute.stacked", "process_group")
 AT_THE_FIRST_MAP = f"""
 import sys, roundweave
 from roundweave.tasks.rounds.persistence import mapping
 
 def first_map(*given):
-    unused = {UNUSED!r} + ("rounds.evidence", "executors.parameter_server", "executors.clusters", "merging")
+    unused = {UNUSED!r} + ("rounds.evidence", "executors.clusters", "merging")
     ours = ["roundweave.tasks." + each for each in unused]
-    ours += ["roundweave.flows.plugins.race.choosing", "roundweave.flows.merging", "roundweave.flows.evidence"]
+    ours += ["roundweave.flows.plugins.race.choosing", "roundweave.flows.plugins.parameter_server.arrivals"]
+    ours += ["roundweave.flows.merging", "roundweave.flows.evidence"]
     found = [m for m in sys.modules if m in ("pandas", "matplotlib", "distributed") or m.startswith(tuple(ours))]
     print(found, len([m for m in sys.modules if m.startswith("roundweave.")]))
     raise SystemExit

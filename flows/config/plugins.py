@@ -71,8 +71,8 @@ def with_plugins(decides: bool) -> Callable[[T], T]:
                 if field.is_required():
                     raise UsageError(f"plugin {place}: give {name} a default, with which it takes no part")
                 owners[name] = place
-            if plugin.decides is decides:
-                added |= {name: (field.annotation, field) for name, field in plugin.model_fields.items()}
+                if (plugin.decides and name not in plugin.beside) is decides:
+                    added[name] = field.annotation, field
         made: Any = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
         made.__doc__, made.__qualname__ = base.__doc__, base.__qualname__
         return made

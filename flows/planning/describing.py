@@ -7,6 +7,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
+from typing import Any
 
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import scored_alone
@@ -101,7 +102,8 @@ def describe(plan: Plan, gather: CallEach) -> Described:
     algorithm = replace(algorithm, map=compute.wrapped(algorithm.map))
     decided = (algorithm, partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
-    work = Work(objective, *decided, code=config.code, before=before, topology=plan.topology, scorers=scorers)
+    how: dict[str, Any] = {"topology": plan.topology, "schedule": plan.schedule, "scorers": scorers}
+    work = Work(objective, *decided, code=config.code, before=before, **how)
     described = Described(plan, description, work)
     for check in (_check_scores, *plan.checks) if not description.columns.refusals else ():
         check(described)

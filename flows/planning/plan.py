@@ -11,24 +11,22 @@ from functools import partial
 from typing import Any, TypeVar
 
 from roundweave.flows.config.plugins import active_plugins, plugin_classes
-from roundweave.flows.config.recorded import check_same_examples, check_same_experiment, differences
+from roundweave.flows.config.recorded import check_same_examples, check_same_experiment
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.completing import complete, deal, with_server
+from roundweave.flows.planning.completing import complete, deal
 from roundweave.flows.planning.naming import address_of_run, configure, find, through
 from roundweave.storage.errors import UsageError
-from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.runs.names import RECORDED, run_name
+from roundweave.storage.runs.names import run_name
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
 from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
 from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
-from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.splits.split import Asked, Cohort, Sampler
-from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
+from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.scorers import Scorer
 
 T = TypeVar("T")
@@ -45,9 +43,9 @@ Stop = Callable[[Commit], str | None]
 class Plan:
     """What a configuration stands for. `config` is complete, with the source of the user's functions.
 
-    `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
-    that in which updates arrive at a server, None if workers decide. `sampler` draws
-    who takes part in a round, None for all; `scorers` score each round; `plugins` are those that take part. The
+    `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `schedule`
+    says who begins when, None if a round's partitions begin together. `sampler` draws who takes part in a round,
+    None for all; `scorers` score each round; `plugins` are those that take part. The
     examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
@@ -65,8 +63,8 @@ class Plan:
     algorithm: Algorithm
     partitions: Partitions
     topology: Topology | None
-    order: Order | None
-    sampler: Sampler | None
+    schedule: Schedule | None = None
+    sampler: Sampler | None = None
     plugins: tuple[Any, ...] = ()
     scorers: tuple[Scorer, ...] = (Scorer(),)
     checks: tuple[Check, ...] = ()
@@ -173,18 +171,22 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
     topology = None if config.topology is None else find_topology(config.topology, config.partitions)
-    if topology and (OWN not in algorithm.map.carry or algorithm.when.asynchronous):
+    if topology and (OWN not in algorithm.map.carry or not algorithm.when.together):
         raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
     if topology and algorithm.apply != Sgd():
         raise UsageError("with a topology the state is the mean of all networks: leave apply out")
     replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
-    config = with_server(config, algorithm)
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
-    planned = Plan(config, run, algorithm, partitions, topology, _order_of(config, algorithm), None)
+    planned = Plan(config, run, algorithm, partitions, topology)
     if config.drawn:
         planned = planned.fill("cohort", sampler=config.drawn)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
+    if not (planned.schedule or algorithm.when.together):
+        raise UsageError("the algorithm's updates arrive one by one, for which no plugin is here; name another")
+    config = planned.config
+    defaults = {"evaluate_every": config.evaluate_every or 1, "keep": config.keep or "all"}
+    planned = replace(planned, config=config.model_copy(update=defaults))
     recorded: list[str] = run.attributes.get("decided_by", []) if run else []
     if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
         raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
@@ -195,27 +197,9 @@ def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
     planned = through(planned, plugins, "plan")
     sampler = planned.sampler  # one of the user's is asked here alone
     own = sampler is not None and not isinstance(sampler, Cohort)
-    if own and planned.algorithm.when.asynchronous:
+    if own and planned.schedule:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
     cohort = Asked(sampler.size, {}, sampler.by_size) if sampler and own else sampler
     partitions = replace(planned.partitions, cohort=cohort)
     return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)
-
-
-def _order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
-    """The order in which updates arrive at a parameter server.
-
-    None if the workers' speed decides, or the algorithm has no parameter server. Raises `UsageError` if the order
-    is that of a recorded run of another experiment.
-    """
-    if EXECUTORS[config.executor].distributed or not algorithm.when.asynchronous:
-        return None
-    from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
-
-    if config.order is None or not config.order.startswith(RECORDED):
-        return Seeded(config.seed, config.speeds or ())
-    run = open_stored(config.order.removeprefix(RECORDED), config.root)
-    if differing := differences(run.config, config):
-        raise UsageError(f"{run.name} is another experiment ({'; '.join(differing)}); its order does not fit")
-    return Recorded(full_address(run.address))

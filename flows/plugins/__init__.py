@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PLUGINS: Mapping[str, Mapping[str, str]] = {
+    "parameter_server": {},
     "scheduled": {
         "serve": "Train a configuration on a schedule, until Ctrl-C.",
         "deploy": "Have a work pool of Prefect train a configuration on a schedule.",

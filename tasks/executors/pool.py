@@ -110,8 +110,8 @@ class WorkerPool:
         self, job: Job, first: int, last: int, compute: Way[Commit], most: int = RESUBMISSIONS
     ) -> Iterator[Commit]:
         """Yield the commits of rounds from `first` to `last`, or until one says to stop; see `despite_losses`."""
-        asynchronous = job.work.algorithm.when.asynchronous
-        for commit in self.despite_losses(job, range(first, last + 1), compute, most, by_deaths=asynchronous):
+        alone = job.work.schedule is not None
+        for commit in self.despite_losses(job, range(first, last + 1), compute, most, by_deaths=alone):
             yield commit
             if commit.stop:
                 return

@@ -16,7 +16,6 @@ from roundweave.storage.values.state import State
 from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.reduces.tree import cover
 from roundweave.tasks.algorithms.topology import Topology
-from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.partitions import Partitions
@@ -26,6 +25,7 @@ from roundweave.tasks.numerics.fingerprints import Fingerprint
 from roundweave.tasks.numerics.pinning import derive_seed
 from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.patience import FOREVER, Patience
+from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.scorers import Scorer
 
 
@@ -104,8 +104,8 @@ class RoundPlan:
 WINDOW_SECONDS, LONG_SECONDS = 1.0, 10.0
 """Seconds of rounds in a window; the second number is for rounds that take long to be stored."""
 
-LARGEST_WINDOW, LARGEST_OF_SERVER = 50, 1000
-"""The most rounds in a window; a parameter server may have more, as its rounds are not all submitted at once."""
+LARGEST_WINDOW = 50
+"""The most rounds in a window whose rounds are all submitted at once."""
 
 
 def window_size(
@@ -153,7 +153,8 @@ class Work(WithCode):
     other machines. `code` is that of the algorithm alone, whose classes updates may have. `before` is how many
     rounds of an earlier run this one goes on from: randomness, splits and schedules count them. `quorum` is how
     many sound updates a round needs. `topology` says whose networks are averaged where each partition has its own.
-    `scorers` say what rounds score, first what is held out.
+    `schedule` says who begins when, None if a round's partitions begin together. `scorers` say what rounds score,
+    first what is held out.
     """
 
     objective: Objective
@@ -169,6 +170,7 @@ class Work(WithCode):
     sources: Mapping[str, str] = field(default_factory=dict)
     all_code: tuple[Code, ...] = ()
     topology: Topology | None = None
+    schedule: Schedule | None = None
     scorers: tuple[Scorer, ...] = (Scorer(),)
 
     @property
@@ -182,7 +184,7 @@ class Work(WithCode):
         return self.compute.mapper(self.algorithm.map)
 
     def map_seed(self, number: int, partition: int) -> int:
-        """The seed of a map, from the number of its round, or of its push if the run is asynchronous.
+        """The seed of a map, from the number of its round, or what else its schedule counts.
 
         The reduce of a round has -1 for its `partition`.
         """
@@ -194,13 +196,13 @@ class Work(WithCode):
 
     @property
     def rotating(self) -> bool:
-        """Whether a parameter server has a cohort, whose partitions give way to others."""
-        return self.partitions.cohort is not None and self.algorithm.when.asynchronous
+        """Whether a schedule has a cohort, whose partitions give way to others one by one."""
+        return self.partitions.cohort is not None and self.schedule is not None
 
     def cohort(self, round: int, present: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
         """The partitions that a round asks, ascending, of those that are `present` if only these may; None: all.
 
-        Of a server it is the first cohort.
+        Of a schedule it is the first cohort.
         """
         return cohort_of(self.partitions, self.seed, self.before + (0 if self.rotating else round), present)
 
@@ -291,14 +293,12 @@ class Attempt(WithCode):
 class Job:
     """What an executor is given: the work and the attempt.
 
-    `order` is the order in which pushes arrive at a parameter server; None leaves it to the executor. A round maps
-    the partitions in so many `blocks`, `one_by_one` or all at once. The updates of `shard` neighbouring partitions
-    are stored in one file. `patience` is that of its rounds.
+    A round maps the partitions in so many `blocks`, `one_by_one` or all at once. The updates of `shard`
+    neighbouring partitions are stored in one file. `patience` is that of its rounds.
     """
 
     work: Work
     attempt: Attempt
-    order: Order | None = None
     blocks: int = 1
     one_by_one: bool = False
     shard: int = 1
@@ -337,9 +337,9 @@ class Job:
     def repeatable(self) -> bool:
         """Whether any process that stores can map the rounds after a stored state again, to the same bits.
 
-        Of a parameter server these are mapped from earlier states, too, unless `keep` provides for that.
+        With a schedule these are mapped from earlier states, too, unless `keep` provides for that.
         """
-        begins_together = not self.work.algorithm.when.asynchronous or self.attempt.keep.recomputes
+        begins_together = self.work.schedule is None or self.attempt.keep.recomputes
         return begins_together and self.work.fingerprint is not None and not self.work.partitions.sites
 
     def stores_state(self, round: int) -> bool:
@@ -361,7 +361,7 @@ class Job:
         return carried or self.stores_updates(round)
 
     def comes_late(self, round: int, version: int) -> bool:
-        """Whether a push that began from a `version` comes after a state that stays to map rounds again from."""
+        """Whether an update from a `version` comes after a state that stays to map rounds again from."""
         keep = self.attempt.keep
         return keep.recomputes and any(keep.state(each, each) for each in range(version + 1, round))
 

@@ -133,7 +133,7 @@ def map_groups(
 def map_together(work: Work, state: State, number: int, given: Sequence[Given]) -> list[Mapped]:
     """Map some partitions, at most as many as are stacked; one whose map raises gets an empty update.
 
-    Their randomness comes from `number`: the round, or the push if the run is asynchronous. If one of several
+    Their randomness comes from `number`: the round, or what else the schedule counts. If one of several
     raises, each is mapped alone, to the same bits.
     """
     try:

@@ -228,7 +228,7 @@ Open = Callable[[], RoundStore]
 def own_params(work: Work, open_store: Open, after: Outcome) -> Callable[[int], Vectors] | None:
     """Gives the parameters of each partition's network after a round, (element,) by dtype; None if it has none.
 
-    They are those of the state, but for what the partition carries of a network of its own. A parameter server's
+    They are those of the state, but for what the partition carries of a network of its own. With a schedule
     partitions have none, as what they carry is stored only with their round. Raises `UsageError` for a slot of
     a layer that is not there.
     """
@@ -245,4 +245,4 @@ def own_params(work: Work, open_store: Open, after: Outcome) -> Callable[[int], 
                 views(specs, params)[name].copy_(views(specs, vectors)[name])
         return params
 
-    return read if slots and not work.algorithm.when.asynchronous else None
+    return read if slots and not work.schedule else None

@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from roundweave.storage.errors import StoreDamaged
 from roundweave.storage.places.base import beside
-from roundweave.storage.rounds.commits import Commit, InFlight, UpdateRecord
+from roundweave.storage.rounds.commits import Commit, UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import State, Update
@@ -164,8 +163,8 @@ def map_block(
 ) -> Iterator[Mapped]:
     """Map a block's partitions from a state, as many at once as are stacked.
 
-    `data` are the examples of the partitions that take part, and `carry` gives what each carries. `number` is that
-    of a push to a parameter server. Needs no store.
+    `data` are the examples of the partitions that take part, and `carry` gives what each carries. `number` is what
+    the schedule counts. Needs no store.
     """
     for site in {job.work.partitions.site(partition) for partition in data}:
         check_machine(job, site)
@@ -205,7 +204,7 @@ def map_again(job: Job, state: State, given: Given, number: int | None) -> Mappe
 
 @dataclass(frozen=True)
 class Inputs:
-    """What some partitions were mapped from: a state, what each carries, and the `number` of a push."""
+    """What some partitions were mapped from: a state, what each carries, and a schedule's `number`."""
 
     state: State
     partitions: Sequence[int]
@@ -233,19 +232,13 @@ def recorded_inputs(
 ) -> Iterator[Inputs]:
     """What some partitions of a committed round were mapped from, by the outcome before it.
 
-    `version` gives the state after a round, from which a push to a parameter server began.
+    `version` gives the state after a round, from which an update of a schedule began.
     """
     if commit.server is None:
         yield Inputs(before.state, partitions, exchanging(job.work, before, read))
         return
-    from roundweave.tasks.rounds.asynchronous.steps import carried
-
-    for partition in partitions:
-        if (arrival := commit.updates[partition].arrival) is None:
-            raise StoreDamaged(f"round {commit.round} has no record of how the push of {partition} arrived")
-        carry = read(before.carry_from.get(partition), partition)
-        own = carried(job.work, InFlight(arrival.push, arrival.version), carry)
-        yield Inputs(version(arrival.version), [partition], {partition: own}.__getitem__, arrival.push)
+    assert job.work.schedule is not None
+    yield from job.work.schedule.inputs(job, before, commit, partitions, read, version)
 
 
 def check_machine(job: Job, at: str) -> None:

@@ -41,7 +41,7 @@ class Reached:
     """A committed round whose outcome is read or computed again, and what the next rounds need.
 
     `carries` has what partitions carried away since the last stored state, vectors (element,) by slot. `versions`
-    are states that work in flight of a parameter server began from, by round. `updates` are those of the round, by
+    are states that work in flight of a schedule began from, by round. `updates` are those of the round, by
     partition; only the last round that was computed again has them.
     """
 
@@ -177,7 +177,7 @@ def mapped_again(store: RoundStore, commit: Commit) -> list[int]:
 
 
 def _version(work: Work, store: RoundStore, before: Reached, version: int) -> State:
-    """The state after a round, from which a push to a parameter server began."""
+    """The state after a round, from which an update of a schedule began."""
     if version == before.outcome.state.round:
         return before.outcome.state
     return before.versions.get(version) or recomputed(work, store, version).state
@@ -202,13 +202,11 @@ def reduce_again(
         p: replace(record, refused=record.refused or (LEFT_OUT if p in without else None), match=None)
         for p, record in commit.updates.items()
     }
-    if commit.server is None:
-        accepted = {p: None if record.refused else updates[p] for p, record in records.items()}
-        nodes = fold_block(work, before.state.round + 1, [(0, work.partitions.split.partitions)], accepted)
-        return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
-    from roundweave.tasks.rounds.asynchronous.orders import recorded_round
-    from roundweave.tasks.rounds.asynchronous.steps import recorded_push, serve, server_before
-
-    taken_in = recorded_round(server_before(work, before.server), commit)
-    pushed = [recorded_push(work, p, records[p], updates[p]) for p in taken_in.partitions]
-    return serve(work, before, taken_in, pushed)
+    if commit.server:
+        assert work.schedule is not None
+        leaves = {(p, p + 1): updates[p] for p in records}
+        served: Outcome = work.schedule.reduce(work, before, commit, [BlockResult(leaves, records)])
+        return served
+    accepted = {p: None if record.refused else updates[p] for p, record in records.items()}
+    nodes = fold_block(work, before.state.round + 1, [(0, work.partitions.split.partitions)], accepted)
+    return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])

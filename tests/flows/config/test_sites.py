@@ -10,6 +10,7 @@ import pytest
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import plan
+from roundweave.flows.plugins.parameter_server.pushes import make_pushes
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.storage.values.digests import update_digest
@@ -18,7 +19,6 @@ from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Attempt, Job, cohort_of
-from roundweave.tasks.rounds.persistence.pushes import make_pushes
 from roundweave.tasks.rounds.steps import Outcome
 
 SOURCE = """

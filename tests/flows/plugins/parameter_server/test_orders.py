@@ -10,11 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roundweave.flows.plugins.parameter_server.orders import (
+    Recorded,
+    Seeded,
+    ServerRound,
+    next_in_flight,
+    standing,
+)
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight, ServerRecord
-from roundweave.tasks.algorithms.when import Asynchronous, ServerRound
+from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.data.splits.split import Cohort
-from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded, next_in_flight, standing
 from tests.rows import but_first
 
 Followed = tuple[list[ServerRound], list[Mapping[int, InFlight]]]

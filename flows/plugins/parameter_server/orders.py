@@ -8,14 +8,47 @@ update or a state.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import Commit, InFlight, ServerRecord
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.tasks.algorithms.when import Asynchronous, Draw, Order, ServerRound
+from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.numerics.pinning import derive_seed
+
+
+@dataclass(frozen=True)
+class ServerRound:
+    """What a parameter server does in one round: whose pushes it applies, and which partitions fetch its state.
+
+    A partition that pushed and is not among the `fetching` fetches the state of the round before. One whose next
+    push begins without a fetch keeps its version. A partition that pushed earlier and has not begun its next push
+    may fetch again.
+
+    With a cohort, `partitions` are in the order of their pushes, else ascending. Where this says of a partition
+    that pushed what it does next, it is said of the one that was drawn after that push.
+    """
+
+    partitions: tuple[int, ...]
+    fetching: frozenset[int]
+
+
+Draw = Callable[[int, Collection[int]], int] | None
+"""Draws the partition of a cohort that computes next, from the number of pushes so far and who is in flight.
+
+None: there is no cohort, and the partition that pushed goes on.
+"""
+
+
+class Order(Protocol):
+    """An order in which the pushes of partitions arrive at a parameter server."""
+
+    def rounds(
+        self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight], draw: Draw = None
+    ) -> Iterator[ServerRound]:
+        """Yield the server's rounds from round `first` on; `in_flight` has what each partition has in flight."""
 
 
 @dataclass

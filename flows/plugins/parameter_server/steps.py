@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from roundweave.flows.plugins.parameter_server.orders import Draw, ServerRound, next_in_flight, standing
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Arrival, InFlight, ServerRecord, UpdateRecord
 from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import Vectors
-from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
+from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.own_code.code import Code, WithCode
-from roundweave.tasks.rounds.asynchronous.orders import next_in_flight, standing
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work, sizes_to_draw
 from roundweave.tasks.rounds.steps import (
@@ -55,7 +55,7 @@ def recorded_push(work: Work, partition: int, record: UpdateRecord, update: Upda
 def rules(work: Work) -> Asynchronous:
     """The asynchronous settings of some work; only for work whose `when` is `Asynchronous`."""
     when = work.algorithm.when
-    assert when.asynchronous
+    assert not when.together
     return when
 
 

@@ -7,9 +7,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundweave.flows.plugins.parameter_server.orders import (
+    Ledger,
+    ServerRound,
+    next_in_flight,
+    recorded_round,
+    standing,
+)
 from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, ServerRecord, UpdateRecord
-from roundweave.tasks.algorithms.when import Asynchronous, ServerRound
-from roundweave.tasks.rounds.asynchronous.orders import Ledger, next_in_flight, recorded_round, standing
+from roundweave.tasks.algorithms.when import Asynchronous
 
 Choices = st.lists(st.integers(0, 10**6), max_size=200)
 

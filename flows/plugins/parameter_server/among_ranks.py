@@ -12,14 +12,14 @@ from dataclasses import replace
 from queue import Empty
 from typing import Any
 
+from roundweave.flows.plugins.parameter_server import pushes
+from roundweave.flows.plugins.parameter_server.server import ArrivingServer, Result, Served
 from roundweave.storage.values.state import Update
 from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.executors.parameter_server.server import ArrivingServer, Result, Served
 from roundweave.tasks.process_group.channels import Broken
 from roundweave.tasks.process_group.group import LOOK_SECONDS
 from roundweave.tasks.process_group.peers import Peers
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence import pushes
 from roundweave.tasks.rounds.persistence.apart import read_frozen, score_apart, state_to_map
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import Again

@@ -15,22 +15,23 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from roundweave.storage.rounds.commits import InFlight
-from roundweave.tasks.algorithms.when import ServerRound
-from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.numerics.pinning import generators_kept
-from roundweave.tasks.rounds.asynchronous.orders import Ledger, Seeded, next_push
-from roundweave.tasks.rounds.asynchronous.steps import drawing, rules, server_before
-from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.mapping import Again, read_carry
-from roundweave.tasks.rounds.persistence.pushes import (
+from roundweave.flows.plugins.parameter_server.orders import Ledger, Order, Seeded, ServerRound, next_push
+from roundweave.flows.plugins.parameter_server.pushes import (
     Ref,
+    computed_rounds,
     make_pushes,
     newest,
     read_version,
     score_version,
     serve_rounds,
 )
+from roundweave.flows.plugins.parameter_server.steps import drawing, rules, server_before
+from roundweave.storage.rounds.commits import InFlight
+from roundweave.tasks.data.loading import BlockExamples
+from roundweave.tasks.numerics.pinning import generators_kept
+from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.persistence.committing import Computed
+from roundweave.tasks.rounds.persistence.mapping import Again, read_carry
 
 Result = Any
 """The result of a task: its value, or what stands for it until it is there."""
@@ -231,23 +232,23 @@ class ArrivingServer(ABC):
 
 
 class OrderedServer:
-    """A parameter server in this process, with the order of a job. A partition is mapped when its push is due.
+    """A parameter server in this process, with a given order. A partition is mapped when its push is due.
 
     So what is in flight at the end of a run was never computed.
     """
 
-    def __init__(self, job: Job, round: int) -> None:
+    def __init__(self, job: Job, round: int, order: Order | None) -> None:
         self._token = job.attempt.token
         self._server = ParameterServer(job, round, lambda _kind, _number, _at, run, *given: run(job, *given))
         self._server.read_committed()
-        order = job.order or Seeded(job.work.seed)
+        order = order or Seeded(job.work.seed)
         self._rounds = order.rounds(self._server.when, round + 1, self._server.in_flight, drawing(job.work))
 
     def goes_on(self, job: Job, round: int) -> bool:
         """Whether this server runs this job, and has computed its rounds up to `round`."""
         return self._token == job.attempt.token and self._server.round == round
 
-    def rounds(self, data: BlockExamples, last: int) -> Iterator[Served]:
+    def rounds(self, data: BlockExamples, last: int) -> Iterator[Computed]:
         """Yield each round up to `last`. `data` are the examples of all partitions."""
         self._server.data = [data]
         self._server.settle()
@@ -258,4 +259,4 @@ class OrderedServer:
                 served = self._server.serve([taken_in], [list(map(self._server.take, taken_in.partitions))])
             self._server.in_flight = dict(served.outcomes[-1].server.in_flight)
             self._server.carry_from = served.outcomes[-1].carry_from
-            yield served
+            yield from computed_rounds(served.outcomes, served.pushed, served.scores)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from roundweave.flows.plugins.parameter_server.orders import ServerRound
+from roundweave.flows.plugins.parameter_server.steps import Pushed, carried, serve
 from roundweave.storage.rounds.commits import Commit, InFlight
 from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import Vectors, tensor_bytes
-from roundweave.tasks.algorithms.when import ServerRound
 from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.rounds.asynchronous.steps import Pushed, carried, serve
 from roundweave.tasks.rounds.job import STORE, Job
 from roundweave.tasks.rounds.persistence.apart import with_bytes
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome

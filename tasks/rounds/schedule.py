@@ -1,0 +1,45 @@
+"""Who begins when, from which state, where partitions do not begin each round together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Protocol
+
+from roundweave.storage.rounds.commits import Commit, UpdateRecord
+
+
+class Schedule(Protocol):
+    """How partitions begin one by one, each from a state of its own; a round takes in what has arrived.
+
+    The commits of such rounds have a record of the `server`, and of how each update arrived. `counts` is what the
+    numbers of maps count, and `largest_window` the most rounds of a window.
+    """
+
+    counts: ClassVar[str]
+    largest_window: ClassVar[int]
+
+    def here(self, job: Any, round: int) -> Any:
+        """What computes the rounds after a committed one in this process, and goes on between windows.
+
+        Its `goes_on(job, round)` says whether it has given all rounds up to one, and `rounds(data, last)` yields
+        the others.
+        """
+
+    def by_tasks(self, pool: Any, job: Any, round: int) -> Any:
+        """The same on a pool of workers: its `rounds(last)` yields commits."""
+
+    def by_ranks(
+        self, job: Any, round: int, rank: int, peers: Any, data: Any, halted: Callable[[], bool], again: Any
+    ) -> Iterator[Any]:
+        """Yield the rounds after a committed one on the first rank; the others map for it meanwhile."""
+
+    def inputs(
+        self, job: Any, before: Any, commit: Commit, partitions: Sequence[int], read: Any, version: Any
+    ) -> Iterator[Any]:
+        """What partitions of a committed round were mapped from; see `recorded_inputs`."""
+
+    def judged(self, work: Any, record: UpdateRecord, recorded: UpdateRecord) -> UpdateRecord:
+        """The record of an update that is mapped again; refused where one that arrived as is `recorded` is."""
+
+    def reduce(self, work: Any, before: Any, commit: Commit, blocks: Sequence[Any]) -> Any:
+        """The outcome of a committed round again, from the one before it and the updates that blocks have."""
