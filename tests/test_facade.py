@@ -125,7 +125,7 @@ from roundweave.tasks.rounds.persistence import mapping
 def first_map(*given):
     unused = {UNUSED!r} + ("rounds.evidence", "executors.clusters", "merging")
     ours = ["roundweave.tasks." + each for each in unused]
-    ours += ["roundweave.flows.plugins.race.choosing", "roundweave.flows.plugins.parameter_server.arrivals"]
+    ours += ["roundweave.flows.plugins.race.choosing", "roundweave.flows.plugins.parameter_server.server"]
     ours += ["roundweave.flows.merging", "roundweave.flows.evidence"]
     found = [m for m in sys.modules if m in ("pandas", "matplotlib", "distributed") or m.startswith(tuple(ours))]
     print(found, len([m for m in sys.modules if m.startswith("roundweave.")]))

@@ -183,7 +183,7 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
         planned = planned.fill("cohort", sampler=config.drawn)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
     if not (planned.schedule or algorithm.when.together):
-        raise UsageError("the algorithm's updates arrive one by one, for which no plugin is here; name another")
+        raise UsageError("updates of this algorithm arrive one by one, and no plugin here schedules that")
     config = planned.config
     defaults = {"evaluate_every": config.evaluate_every or 1, "keep": config.keep or "all"}
     planned = replace(planned, config=config.model_copy(update=defaults))

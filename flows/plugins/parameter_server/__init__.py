@@ -44,7 +44,7 @@ class ParameterServer(Plugin):
         if not plan.algorithm.when.together:
             from roundweave.flows.plugins.parameter_server.fitting import fit
 
-            return fit(plan, self.order, self.speeds)
+            return fit(plan, self)
         if self.order or self.speeds:
             raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
         return plan

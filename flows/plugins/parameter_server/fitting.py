@@ -7,6 +7,7 @@ from math import inf
 
 from roundweave.flows.config.recorded import differences
 from roundweave.flows.planning.plan import Plan
+from roundweave.flows.plugins.parameter_server import SEEDED, ParameterServer
 from roundweave.flows.plugins.parameter_server.arrivals import Arrivals
 from roundweave.flows.plugins.parameter_server.orders import Order, Recorded, Seeded
 from roundweave.storage.errors import UsageError
@@ -23,19 +24,18 @@ SCORED_PUSHES = 10
 """By default the server's network is scored after so many pushes for each partition that computes at one time."""
 
 
-def fit(plan: Plan, order: str | None, speeds: tuple[float, ...] | None) -> Plan:
+def fit(plan: Plan, server: ParameterServer) -> Plan:
     """The plan with a parameter server, and with defaults of its own.
 
     Raises `UsageError` for what does not go with a server, and for an order that is that of another experiment.
     """
     config, when = plan.config, plan.algorithm.when
-    assert isinstance(when, Asynchronous)
+    assert not when.together
     in_flight = plan.sampler.size if plan.sampler else config.partitions
     _check(plan, when, in_flight)
-    _check_order(plan, order, speeds)
     every = config.evaluate_every or max(1, SCORED_PUSHES * in_flight // when.buffer)
     config = config.model_copy(update={"evaluate_every": every, "keep": config.keep or KEPT})
-    return replace(plan.fill("algorithm", schedule=Arrivals(_order_of(plan, order, speeds))), config=config)
+    return replace(plan.fill("algorithm", schedule=Arrivals(_order(plan, server))), config=config)
 
 
 def _check(plan: Plan, when: Asynchronous, in_flight: int) -> None:
@@ -51,38 +51,35 @@ def _check(plan: Plan, when: Asynchronous, in_flight: int) -> None:
         raise UsageError("a server's cohort reads partitions anywhere: leave out sites, or cohort, cohort_by_size")
     if config.deadline:
         raise UsageError("a parameter server waits for nobody; leave deadline out")
-    if config.resplit_every is not None:
-        raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
     if cohort and when.fetch_every > when.push_every:
         raise UsageError(
             f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} "
             f"steps; give fetch_every {when.push_every}, or leave cohort out"
         )
-    if config.stacked > 1:
-        raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
+    for option, given in {
+        "resplit_every": config.resplit_every is not None,
+        "stacked": config.stacked > 1,
+    }.items():
+        if given:
+            raise UsageError(f"{option} needs rounds in which all partitions begin together; leave it out")
     if config.quorum > 1:
         raise UsageError(f"quorum {config.quorum} needs rounds of all partitions; leave it out")
 
 
-def _check_order(plan: Plan, order: str | None, speeds: tuple[float, ...] | None) -> None:
-    partitions = plan.config.partitions
-    if (order or speeds) and EXECUTORS[plan.config.executor].distributed:
-        raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
-    if speeds is None:
-        return
-    if order and order.startswith(RECORDED):
-        raise UsageError("speeds decide a seeded order, and this order is recorded; leave one of them out")
-    if len(speeds) != partitions or not all(0 < speed < inf for speed in speeds):
-        raise UsageError(f"speeds needs {partitions} numbers above 0, one for each partition")
-
-
-def _order_of(plan: Plan, order: str | None, speeds: tuple[float, ...] | None) -> Order | None:
+def _order(plan: Plan, server: ParameterServer) -> Order | None:
     """The order in which updates arrive; None if the workers' speed decides."""
-    config = plan.config
+    config, order, speeds = plan.config, server.order or SEEDED, server.speeds
     if EXECUTORS[config.executor].distributed:
+        if server.order or speeds:
+            raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
         return None
-    if order is None or not order.startswith(RECORDED):
+    if order == SEEDED:
+        right = [speed for speed in speeds or () if 0 < speed < inf]
+        if speeds is not None and not len(right) == len(speeds) == config.partitions:
+            raise UsageError(f"speeds needs {config.partitions} numbers above 0, one for each partition")
         return Seeded(config.seed, speeds or ())
+    if speeds is not None:
+        raise UsageError("speeds decide a seeded order, and this order is recorded; leave one of them out")
     run = open_stored(order.removeprefix(RECORDED), config.root)
     if differing := differences(run.config, config):
         raise UsageError(f"{run.name} is another experiment ({'; '.join(differing)}); its order does not fit")

@@ -16,8 +16,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from roundweave.flows.plugins.parameter_server.pushes import commit_server_rounds
 from roundweave.flows.plugins.parameter_server.server import ArrivingServer, Result
+from roundweave.flows.plugins.parameter_server.steps import commit_server_rounds
 from roundweave.storage.errors import RoundweaveError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.clusters.calls import elsewhere, run_step, step_aside
@@ -43,9 +43,8 @@ class DaskServer(ArrivingServer):
     """
 
     def __init__(self, pool: WorkerPool, job: Job, round: int) -> None:
-        again = (
-            operator.call if pool.placement.apart else elsewhere
-        )  # where examples stay, a map that raised is tried there
+        # Where examples stay, a map that raised is tried there.
+        again = operator.call if pool.placement.apart else elsewhere
         super().__init__(pool.spread(job), round, self._submit, again)
         self.pool = pool
         self.committed = round
@@ -143,7 +142,7 @@ class DaskServer(ArrivingServer):
         scored = (at for at, each in enumerate(self._uncommitted) if at and each.scores)
         end = next(scored, len(self._uncommitted))
         batch, self._uncommitted = self._uncommitted[:end], self._uncommitted[end:]
-        served = [[each.outcomes, each.pushed, each.scores] for each in batch]
+        served = [*map(list, batch)]  # in which Dask finds what stands for values
         self._committing = self._submit("commit", self.committed + 1, None, commit_server_rounds, served, last)
         self._committing.add_done_callback(partial(self._notify, ()))
 

@@ -103,7 +103,7 @@ def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
 
 def _of_block(job: Job, stored: Commit, block: int) -> Sequence[int]:
     """The partitions of a block that a stored round asked; of a schedule's round those that it took in."""
-    if stored.server is None:
+    if job.work.schedule is None:
         return job.plan_of(stored.round).members(block)
     return [partition for partition in stored.updates if job.plan.block_of(partition) == block]
 
@@ -115,31 +115,24 @@ def _mapped(job: Job, inputs: Iterable[Inputs], data: BlockExamples) -> Iterator
 @ending
 def compare_block(job: Job, round: int, block_mapped: Iterable[Mapped], block: int) -> Replayed:
     """Compare updates with the stored ones, and fold them, or leave them as they are for a schedule."""
-    stored, schedule = job.attempt.open().log.read(round), job.work.schedule
+    stored = job.attempt.open().log.read(round)
 
     def compared(round: int, mapped: Mapped) -> Callable[[], UpdateRecord]:
-        record = _record_of(mapped, stored)
-        recorded = stored.updates.get(mapped.partition) if schedule else None
-        judged = schedule.judged(job.work, record, recorded) if schedule and recorded else record
-        _compare_update(job, mapped, judged, stored)
+        record = _record_of(job, mapped, stored)
+        _compare_update(job, mapped, record, stored)
         return lambda: record
 
-    if stored.server is None:
-        result = persist_and_fold(job, round, block, block_mapped, compared)
-    else:
-        mapped = {each.partition: each for each in block_mapped}
-        records = {p: compared(round, each)() for p, each in mapped.items()}
-        leaves = {(p, p + 1): each.update.received() for p, each in mapped.items()}
-        result = BlockResult(leaves, records, job.work.code)
+    result = persist_and_fold(job, round, block, block_mapped, compared)
     members = _of_block(job, stored, block)
     records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in members}
     return replace(result, records={**records, **result.records})
 
 
-def _record_of(mapped: Mapped, commit: Commit) -> UpdateRecord:
+def _record_of(job: Job, mapped: Mapped, commit: Commit) -> UpdateRecord:
     """The record of an update, with a digest if the commit has one to compare it with."""
-    stored = commit.updates.get(mapped.partition)
-    return record_of(mapped, stored is None or bool(stored.digest))
+    stored, schedule = commit.updates.get(mapped.partition), job.work.schedule
+    record = record_of(mapped, stored is None or bool(stored.digest))
+    return schedule.judged(job.work, record, stored) if schedule and stored else record
 
 
 @ending
@@ -153,8 +146,8 @@ def replay_round(job: Job, round: int, blocks: list[Replayed]) -> RoundResult:
     """Reduce and apply a round's blocks again, and compare with the commit."""
     before, stored = _recorded(job, round)
     results = [block for block in blocks if isinstance(block, BlockResult)]
-    if job.work.schedule and stored.server:
-        after = job.work.schedule.reduce(job.work, before, stored, results)
+    if schedule := job.work.schedule:
+        after = schedule.reduce(job.work, before, stored, results)
     else:
         after = reduce_apply(job.work, before, results)
     _compare_outcome(job, after, stored)

@@ -182,7 +182,8 @@ def persist_and_fold(
 ) -> BlockResult:
     """Store the updates of a block's partitions, refuse those that are unsound, and fold the others.
 
-    Updates are stored where the job keeps them; then refused ones of the right shape are, too.
+    Updates are stored where the job keeps them; then refused ones of the right shape are, too. A
+    schedule gets them as they are.
     """
     updates: dict[int, Update | None] = {}
     records: dict[int, Callable[[], UpdateRecord]] = {}
@@ -191,7 +192,8 @@ def persist_and_fold(
         updates[mapped.partition] = None if mapped.refused else mapped.update.received()
     if specs_bytes(job.work.objective.layout.params) >= LARGE:
         trim_memory()
-    nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
+    leaves = {(partition, partition + 1): update for partition, update in updates.items()}
+    nodes = leaves if job.work.schedule else fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
     return BlockResult(nodes, {partition: record() for partition, record in records.items()}, job.work.code)
 
 
@@ -234,11 +236,14 @@ def recorded_inputs(
 
     `version` gives the state after a round, from which an update of a schedule began.
     """
-    if commit.server is None:
+    if (schedule := job.work.schedule) is None:
         yield Inputs(before.state, partitions, exchanging(job.work, before, read))
         return
-    assert job.work.schedule is not None
-    yield from job.work.schedule.inputs(job, before, commit, partitions, read, version)
+
+    def carry(partition: int) -> Mapping[str, Vectors]:
+        return read(before.carry_from.get(partition), partition)
+
+    yield from schedule.inputs(job, commit, partitions, carry, version)
 
 
 def check_machine(job: Job, at: str) -> None:

@@ -202,8 +202,7 @@ def reduce_again(
         p: replace(record, refused=record.refused or (LEFT_OUT if p in without else None), match=None)
         for p, record in commit.updates.items()
     }
-    if commit.server:
-        assert work.schedule is not None
+    if work.schedule:
         leaves = {(p, p + 1): updates[p] for p in records}
         served: Outcome = work.schedule.reduce(work, before, commit, [BlockResult(leaves, records)])
         return served

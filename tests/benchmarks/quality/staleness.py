@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from roundweave.flows.plugins.parameter_server.server import OrderedServer
+from roundweave.flows.plugins.parameter_server.arrivals import OrderedServer
 from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.executors.inline import InlineExecutor

@@ -10,7 +10,7 @@ import pytest
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.plugins.parameter_server.pushes import make_pushes
+from roundweave.flows.plugins.parameter_server.steps import make_pushes
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.storage.values.digests import update_digest
