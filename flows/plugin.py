@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roundweave.flows.config.base import Config
+from roundweave.storage.errors import UsageError
 
 if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from roundweave.storage.rounds.commits import Commit
     from roundweave.storage.runs.run import StoredRun
     from roundweave.tasks.data.description import Description
+
+
+ALIKE = 0.8
+"""From which similarity on the name of a method is taken for a misspelt hook."""
 
 
 class Plugin(Config):
@@ -44,6 +51,15 @@ class Plugin(Config):
     decides: ClassVar[bool] = False
     beside: ClassVar[tuple[str, ...]] = ()
     watches: ClassVar[bool] = False
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise `UsageError` for a method that nobody calls, as its name is nearly that of a hook."""
+        hooks = [name for name, value in vars(Plugin).items() if inspect.isfunction(value)]
+        own = [name for name in vars(cls) if not name.startswith("_") and not hasattr(Plugin, name)]
+        for name in filter(lambda name: callable(getattr(cls, name, None)), own):
+            if close := difflib.get_close_matches(name, hooks, 1, ALIKE):
+                raise UsageError(f"plugin {cls.__name__}: did you mean {close[0]} by {name}? Rename {name}")
 
     @classmethod
     def takes_part(cls, config: TrainConfig) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -13,8 +14,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, create_model, model_validator
 
 from roundweave.flows.config.algorithms import EVERY_OPTION
-from roundweave.flows.config.base import Config
-from roundweave.storage.errors import UsageError, failing_as, located
+from roundweave.flows.config.base import Config, Skipped
+from roundweave.storage.errors import CODE_RAISES, PluginFailed, RoundweaveError, UsageError, failing_as, located
 from roundweave.tasks.own_code.code import Code, find_code
 
 GROUP = "roundweave.plugins"
@@ -54,15 +55,16 @@ def _loaded(named: str, load: Callable[[], Any]) -> type[Any]:
     return found  # type: ignore[no-any-return]
 
 
-def with_plugins(decides: bool) -> Callable[[T], T]:
+def with_plugins(decides: bool, taken: Iterable[str] = ()) -> Callable[[T], T]:
     """A decorator that adds to a configuration the options of the plugins that decide bits, or of the others.
 
-    Raises `UsageError` for an option that there is already, or that has no default.
+    Raises `UsageError` for an option that there is already, or whose name is `taken`, or that has no default.
     """
 
     def composed(base: Any) -> Any:
         added: dict[str, Any] = {}
-        owners = dict.fromkeys(EVERY_OPTION, "an algorithm") | dict.fromkeys(base.model_fields, base.__name__)
+        owners = dict.fromkeys(EVERY_OPTION, "an algorithm")
+        owners |= dict.fromkeys((*base.model_fields, *taken), base.__name__)
         for plugin in plugin_classes():
             place = plugin.place()
             for name, field in plugin.model_fields.items():
@@ -100,7 +102,7 @@ class OwnPlugin(BaseModel):
                 return value
             case {"name": str() | type(), **options} if "decides" not in options:
                 given = value
-            case str() | type():
+            case str() | type() if not (isinstance(value, str) and ":" not in value):
                 given = {"name": value}
             case _:
                 raise UsageError(f"a plugin is FILE.py:Class, or a table of this name and options, not {value!r}")
@@ -135,3 +137,24 @@ def active_plugins(config: Any) -> Iterator[Any]:
             yield plugin(**{name: getattr(config, name) for name in plugin.model_fields})
     # A name alone stands for a long pickle in what Prefect shows.
     yield from (own.made() for own in config.plugins if isinstance(own.name, Code))
+
+
+@contextmanager
+def failing_by_name(plugin: Any) -> Iterator[None]:
+    """Have an error that is none of ours say which plugin failed."""
+    try:
+        yield
+    except (RoundweaveError, Skipped):
+        raise
+    except CODE_RAISES as error:
+        raise PluginFailed(f"plugin {plugin.label()} failed with {located(error)}") from error
+
+
+def check_fits(config: Any, plugins: Iterable[Any]) -> None:
+    """Raise `UsageError` for fields of a configuration that one of the plugins excludes."""
+    for plugin in plugins:
+        with failing_by_name(plugin):
+            try:
+                plugin.fits(config)
+            except ValueError as error:
+                raise UsageError(str(error)) from error

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
 from roundweave.flows.config.base import Config
 from roundweave.flows.config.experiment import Experiment
-from roundweave.flows.config.plugins import active_plugins, with_plugins
+from roundweave.flows.config.plugins import active_plugins, check_fits, with_plugins
 from roundweave.storage.parsing import MOST_ROUNDS, UNITS, at_commas, span_seconds
 from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
@@ -88,7 +88,34 @@ class Placement(Config):
         return self.model_dump(include=cluster | {"worker_timeout", "plain_ranks"})
 
 
-@with_plugins(decides=False)
+def _in_seconds(given: Any) -> Any:
+    """The seconds of a text such as ``10m``; any other value unchanged. Raises `ValueError`."""
+    return span_seconds(given) if isinstance(given, str) and given[-1:].isalpha() else given
+
+
+Duration = Annotated[float, BeforeValidator(_in_seconds), Field(ge=0, le=366 * UNITS["d"])]
+"""Seconds, or a text with a unit such as ``10m`` or ``2h``; a year at most."""
+
+
+class Deployment(Config):
+    """How `serve` and `deploy` have a run trained. `train` and `resume` try once, however long it takes."""
+
+    retries: int = Field(
+        default=0, ge=0, le=1000, description="how often a deployment's run that failed goes on by itself"
+    )
+    retry_delay: Duration = Field(default=0, description="seconds until then, or such as 10m")
+    timeout: Annotated[Duration, Field(gt=0)] | None = Field(
+        default=None, description="seconds, or such as 2h, after which an attempt of a deployment's run fails"
+    )
+    tags: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(at_commas)] = Field(
+        default=(), description="tags of the deployment and of its runs at Prefect"
+    )
+    concurrency: int | None = Field(
+        default=None, ge=1, description="runs of a deployment at once; default: one where it is served, else any"
+    )
+
+
+@with_plugins(decides=False, taken=(*Deployment.model_fields, "address"))
 class Execution(Placement):
     """How and how long a run is trained; it may change when the run is resumed."""
 
@@ -136,33 +163,6 @@ class Execution(Placement):
     fsync: bool = Field(default=False, description="make commits survive a power loss")
 
 
-def _in_seconds(given: Any) -> Any:
-    """The seconds of a text such as ``10m``; any other value unchanged. Raises `ValueError`."""
-    return span_seconds(given) if isinstance(given, str) and given[-1:].isalpha() else given
-
-
-Duration = Annotated[float, BeforeValidator(_in_seconds), Field(ge=0, le=366 * UNITS["d"])]
-"""Seconds, or a text with a unit such as ``10m`` or ``2h``; a year at most."""
-
-
-class Deployment(Config):
-    """How `serve` and `deploy` have a run trained. `train` and `resume` try once, however long it takes."""
-
-    retries: int = Field(
-        default=0, ge=0, le=1000, description="how often a deployment's run that failed goes on by itself"
-    )
-    retry_delay: Duration = Field(default=0, description="seconds until then, or such as 10m")
-    timeout: Annotated[Duration, Field(gt=0)] | None = Field(
-        default=None, description="seconds, or such as 2h, after which an attempt of a deployment's run fails"
-    )
-    tags: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(at_commas)] = Field(
-        default=(), description="tags of the deployment and of its runs at Prefect"
-    )
-    concurrency: int | None = Field(
-        default=None, ge=1, description="runs of a deployment at once; default: one where it is served, else any"
-    )
-
-
 class TrainConfig(Experiment, Execution, Deployment):
     """The whole configuration of a training run; a value that is no field is an option of its algorithm.
 
@@ -204,8 +204,7 @@ class TrainConfig(Experiment, Execution, Deployment):
 
     @model_validator(mode="after")
     def _plugins_fit(self) -> TrainConfig:
-        for plugin in active_plugins(self):
-            plugin.fits(self)
+        check_fits(self, active_plugins(self))
         return self
 
     @model_validator(mode="after")

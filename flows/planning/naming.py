@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roundweave.flows.config.base import Skipped
-from roundweave.flows.config.plugins import active_plugins
+from roundweave.flows.config.plugins import active_plugins, check_fits, failing_by_name
 from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.reporting.listening import notice
-from roundweave.storage.errors import (
-    CODE_RAISES,
-    ExperimentDiffers,
-    PluginFailed,
-    RoundweaveError,
-    StoreError,
-    UsageError,
-    located,
-)
+from roundweave.storage.errors import ExperimentDiffers, PluginFailed, StoreError, UsageError
 from roundweave.storage.runs.names import aliases, find_run, holder_of, is_run, new_name, run_address, stored_round
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import is_reference, short_name
@@ -33,6 +24,7 @@ def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
     Without a name it gets a new one, which no run has yet, made from those of the algorithm and the network.
     Calling it again with the configuration that it gives changes nothing. Raises `UsageError`.
     """
+    check_fits(config, more)
     config = through(config, (*active_plugins(config), *more), "configure")
     if config.address:
         return config
@@ -49,15 +41,11 @@ def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
 def through(value: T, plugins: Iterable[Any], hook: str, *given: Any) -> T:
     """What a hook of each plugin in turn makes of a value; raises `PluginFailed`, or what plugins refuse."""
     for plugin in plugins:
-        failed = f"plugin {plugin.label()} failed"
-        try:
+        with failing_by_name(plugin):
             found = getattr(plugin, hook)(value, *given)
-        except (RoundweaveError, Skipped):
-            raise
-        except CODE_RAISES as error:
-            raise PluginFailed(f"{failed} with {located(error)}") from error
         if not isinstance(found, type(value)):
-            raise PluginFailed(f"{failed}: {hook} must return a {type(value).__name__}, not {found!r}")
+            must = f"{hook} must return a {type(value).__name__}, not {found!r}"
+            raise PluginFailed(f"plugin {plugin.label()} failed: {must}")
         value = found
     return value
 
@@ -90,11 +78,16 @@ def train_past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) 
     try:
         return train(config)
     except ExperimentDiffers as error:
-        others = (plugin.past(config, error) for plugin in active_plugins(config))
-        other: TrainConfig | None = next(filter(None, others), None)
+        other: TrainConfig | None = next(filter(None, _others(config, error)), None)
         if other is None:
             raise
         return train_past_others(train, other)
+
+
+def _others(config: TrainConfig, error: ExperimentDiffers) -> Iterator[TrainConfig | None]:
+    for plugin in active_plugins(config):
+        with failing_by_name(plugin):
+            yield plugin.past(config, error)
 
 
 def is_pattern(start: Any) -> bool:

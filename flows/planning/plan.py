@@ -5,8 +5,8 @@ All mistakes that can be found without other processes are reported here, in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from roundweave.flows.config.recorded import check_same_examples, check_same_exp
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, deal
 from roundweave.flows.planning.naming import address_of_run, configure, find, through
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import UsageError, nearest
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import run_name
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
@@ -30,6 +30,9 @@ from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.scorers import Scorer
 
 T = TypeVar("T")
+
+DECIDING = ("algorithm", "partitions", "schedule", "sampler")
+"""What of a plan decides bits, so that only a plugin that decides changes them."""
 
 Check = Callable[[Any], None]
 """Raises an error for what is `Described` and may not be trained."""
@@ -77,6 +80,7 @@ class Plan:
 
         Raises `UsageError` for a slot that another option has filled; the line names both.
         """
+        self._check_names(slots)
         for slot in slots:
             if slot in self.filled:
                 raise UsageError(f"{option} and {self.filled[slot]} both decide the {slot}; leave one of them out")
@@ -84,8 +88,16 @@ class Plan:
 
     def add(self, **entries: Any) -> Plan:
         """The plan with one more entry in each of these lists, such as ``stops``."""
+        self._check_names(entries)
         longer: dict[str, Any] = {name: (*getattr(self, name), entry) for name, entry in entries.items()}
         return replace(self, **longer)
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        known = [each.name for each in fields(self)]
+        if unknown := [name for name in names if name not in known]:
+            raise UsageError(
+                f"a plan has no {unknown[0]}; {nearest(unknown[0], known, 'it has ' + ', '.join(known))}"
+            )
 
     def wrap(
         self,
@@ -194,9 +206,16 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
 
 
 def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
-    planned = through(planned, plugins, "plan")
+    for plugin in plugins:
+        before, planned = planned, through(planned, [plugin], "plan")
+        changed = [part for part in DECIDING if getattr(planned, part) != getattr(before, part)]
+        if changed and not plugin.decides:
+            raise UsageError(f"plugin {plugin.label()} changes the {changed[0]} of a run; give it decides = True")
     sampler = planned.sampler  # one of the user's is asked here alone
     own = sampler is not None and not isinstance(sampler, Cohort)
+    size, most = getattr(sampler, "size", None), planned.partitions.split.partitions
+    if own and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
+        raise UsageError(f"{planned.filled['sampler']}: {sampler!r} is no rw.Sampler whose size is 1 to {most}")
     if own and planned.schedule:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")

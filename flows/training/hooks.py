@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from roundweave.flows.config.base import Skipped
-from roundweave.flows.config.plugins import active_plugins
+from roundweave.flows.config.plugins import active_plugins, failing_by_name
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.plugin import Plugin
 from roundweave.flows.reporting.listening import notice
@@ -22,7 +22,9 @@ def around(config: TrainConfig, more: Sequence[Plugin] = ()) -> Iterator[None]:
     """The contexts that plugins open around a training of this configuration."""
     with ExitStack() as stack:
         for plugin in (*active_plugins(config), *more):
-            stack.enter_context(plugin.around(config))
+            with failing_by_name(plugin):
+                context = plugin.around(config)
+            stack.enter_context(context)
         yield
 
 
@@ -59,9 +61,11 @@ class Hooks:
         for plugin in self._watching:
             with _named(plugin, self.run):
                 why = plugin.committed(self.run, commit)
+                if not isinstance(why, str | None):
+                    raise TypeError(f"committed returns a text that says why training ends, or None, not {why!r}")
                 if why is not None and plugin.watches:
                     raise TypeError("watches = True says that it never ends the training, and it returned a text")
-            if why:
+            if why and commit.round < rounds:
                 self.over = True
                 self.run.write_section(ENDING, {"by": plugin.label(), "why": str(why), "rounds": rounds})
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import index
 from typing import Any
 
 from roundweave.flows.config.experiment import Dealing
@@ -17,7 +18,7 @@ from roundweave.flows.planning.describing import Described, describe
 from roundweave.flows.planning.plan import Plan
 from roundweave.flows.recording import Needs, create_run
 from roundweave.flows.reporting.listening import begun, notice
-from roundweave.storage.errors import ExperimentDiffers
+from roundweave.storage.errors import ExperimentDiffers, PluginFailed, failing_as, located
 from roundweave.storage.places.base import full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
@@ -85,7 +86,7 @@ class Prepared:
         asked = dict[int, tuple[int, ...]]()
         for round in range(work.before + first, work.before + last + 1):
             sizes = sizes_to_draw(partitions, partitions.split.number(round))
-            asked[round] = tuple(sorted(sampler.draw(work.seed, round, sizes, None, before)))
+            asked[round] = _draw(sampler, work.seed, round, sizes, before)
         partitions = replace(partitions, cohort=replace(partitions.cohort, rounds=asked))
         return replace(self.job, work=replace(work, partitions=partitions))
 
@@ -111,6 +112,18 @@ class Prepared:
         if last or newest.round // COMPARED > (first - 1) // COMPARED:
             state, partition = self.store.tensors.read_state(newest), newest.round % self.job.plan.partitions
             work.mapper.compare(work.objective, work.partitions.sample(partition, EXAMPLES).inputs, state)
+
+
+def _draw(sampler: Sampler, seed: int, round: int, sizes: Sequence[int], before: Any) -> tuple[int, ...]:
+    """Whom a sampler of the user's asks, ascending; raises `PluginFailed` if it draws anything else."""
+    who = f"sampler {type(sampler).__name__}"
+    with failing_as(lambda error: PluginFailed(f"{who} failed with {located(error)}")):
+        drawn = sampler.draw(seed, round, sizes, None, before)
+        asked = tuple(sorted(index(each) for each in drawn))
+    if not 1 <= len({*asked} & {*range(len(sizes))}) == len(asked) <= sampler.size:
+        must = f"up to {sampler.size} numbers from 0 to {len(sizes) - 1}, each once"
+        raise PluginFailed(f"{who} drew {[*asked]} for round {round}; it must draw {must}")
+    return asked
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from roundweave.flows.serving.ahead import ahead, reachable
 from roundweave.flows.stored import Run, open_run
 from roundweave.flows.training.hooks import around
 from roundweave.flows.training.rounds import train_rounds
+from roundweave.storage.errors import UsageError
 from roundweave.tasks.own_code.imports import kept
 
 
@@ -50,6 +51,10 @@ def train(config: TrainConfig, bar: bool = True, plugins: Sequence[Plugin] = ())
     Example:
         >>> run = rw.train(rw.TrainConfig(lr=0.2, partitions=4, rounds=5, executor="inline"))
     """
+    given = plugins if isinstance(plugins, Sequence) else [plugins]
+    wrong = [each for each in given if not isinstance(each, Plugin)]
+    if wrong or isinstance(plugins, Plugin):
+        raise UsageError(f"plugins has instances of roundweave.Plugin, such as [Mine()], not {plugins!r}")
     decide = tuple(OwnPlugin.of(each) for each in plugins if each.decides)
     config = config.model_copy(update={"plugins": (*config.plugins, *decide)})
     beside = [each for each in plugins if not each.decides]

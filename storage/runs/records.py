@@ -100,6 +100,8 @@ class Attributes:
     fingerprints: dict[str, dict[str, str]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     parent: ParentRecord | None = None
+    awaits: list[str] = field(default_factory=list)
+    decided_by: list[str] = field(default_factory=list)
 
 
 def checked_attributes(attributes: Mapping[str, Any], where: object) -> Attributes:

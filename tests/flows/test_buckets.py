@@ -120,7 +120,7 @@ def test_of_two_writers_one_is_refused_and_the_late_one_fenced(train, root) -> N
     late = fenced(store.place, lease.epoch - 1)
     for change in (late.create, late.write, lambda key, content: late.delete(key)):
         with pytest.raises(WriterFenced, match="was taken over by process"):
-            change("commits/other.json", b"{}")
+            change("partitions/1/c/0", b"{}")
     assert run.verify().findings == ()
 
 

@@ -305,6 +305,7 @@ IN_HAND = {"0": {"push": 1, "version": 10**9, "steps": 0}}
 
 ATTRIBUTES: dict[str, tuple[Any, ...]] = {
     "algorithm": (PWN,),
+    "awaits": (3, [[PWN]], [PWN]),
     "config": (None, {}),
     "config.algorithm": (None, ["fed_avg"], {"name": "scaffold", **{f"o{n}": n for n in range(10**5)}}),
     "config.algorithm.name": (PWN, {"path": 3, "name": []}),
@@ -321,6 +322,7 @@ ATTRIBUTES: dict[str, tuple[Any, ...]] = {
     "data.class_names": (7, [PWN, "[/nothing]"]),
     "data.digest": (PWN,),
     "data.held_out": ("x",),
+    "decided_by": (3, [{}], [PWN]),
     "fingerprint": ([1], {PWN: PWN, "torch": PWN}),
     "network": ({"inputs": "x", "outputs": -1}, {"inputs": [10**6, 10**6], "outputs": 10**9}),
     "parent": ([1], {}, {"run": PWN, "round": 1, "chain": PWN, "changed": {PWN: PWN}}),

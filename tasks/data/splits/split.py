@@ -138,7 +138,7 @@ class Sampler(Protocol):
         present: Sequence[int] | None = None,
         before: Sequence[Any] | None = None,
     ) -> tuple[int, ...]:
-        """The numbers of the partitions of a round, ascending, one at least.
+        """The numbers of the partitions of a round, one at least and `size` at most, each once.
 
         `sizes` has the examples of each partition where `by_size`, and `before` the commits of all rounds before,
         where the sampler `sees` them.

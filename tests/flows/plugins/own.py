@@ -106,3 +106,9 @@ class Hiss(Noise):
     """Adds noise where its size is given."""
 
     size: float = 0.0
+
+
+class Again(rw.Plugin):
+    """Has an option of a name that there is."""
+
+    retries: int = 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,7 @@ def test_the_options_of_a_package_are_flags_and_keys(package, tmp_path: Path) ->
     ("named", "says"),
     [
         ({"one": "Trace", "two": "Trace"}, "plugin two:Trace has an option trace, as one:Trace has; rename it"),
+        ({"one": "Again"}, "plugin one:Again has an option retries, as Execution has; rename it"),
         ({"one": "Ends"}, "plugin one:Ends: give at a default, with which it takes no part"),
         ({"one": "Noisy"}, "plugin one:Noisy must be a subclass of roundweave.Plugin"),
         ({"one": "Nobody"}, "plugin one:Nobody cannot be loaded: AttributeError"),
@@ -115,13 +118,25 @@ def test_a_package_that_brings_no_plugin_is_named(package, named: dict[str, str]
         ("{mine}:Nobody", "no such function or class; it has Trace"),
         ({"name": "{mine}:Ends", "att": 3}, "unknown field 'att'; did you mean at?"),
         ({"name": "{mine}:Ends", "at": 3, "decides": True}, "a plugin is FILE.py:Class, or a table of this name"),
-        (3, "a plugin is FILE.py:Class, or a table of this name and options, not 3"),
+        ("3", "a plugin is FILE.py:Class, or a table of this name and options, not '3'"),
+        ("mine.py", "a plugin is FILE.py:Class, or a table of this name and options, not 'mine.py'"),
     ],
 )
 def test_what_is_no_plugin_is_refused(mine, given: Any, says: str) -> None:
     given = {**given, "name": f"{mine}:Ends"} if isinstance(given, dict) else str(given).format(mine=mine)
     with pytest.raises(rw.RoundweaveError, match=says):
-        rw.TrainConfig(plugins=[int(given) if given == "3" else given])
+        rw.TrainConfig(plugins=[given])
+
+
+@pytest.mark.parametrize("given", [Watches, Watches(at=1), None, [Watches], [lambda run: None]])
+def test_instances_alone_are_given_to_train(given: Any) -> None:
+    with pytest.raises(rw.UsageError, match=r"plugins has instances of roundweave.Plugin, such as \[Mine\(\)\]"):
+        rw.train(night(name="a"), bar=False, plugins=given)
+
+
+def test_a_misspelt_hook_is_named() -> None:
+    with pytest.raises(rw.UsageError, match=r"plugin Late: did you mean committed by commited\? Rename commited"):
+        type("Late", (rw.Plugin,), {"commited": lambda self, run, commit: None, "__module__": __name__})
 
 
 # What ends a training.
@@ -191,6 +206,68 @@ def test_a_hook_that_gives_nothing_back_is_refused(hook: str) -> None:
     forgets = type("Forgets", (rw.Plugin,), {hook: lambda self, given: None, "__module__": __name__})
     with pytest.raises(PluginFailed, match=f"plugin Forgets failed: {hook} must return a"):
         trained(forgets())
+
+
+def raised(error: Exception) -> Any:
+    """A hook that raises an error."""
+
+    def hook(*_: Any) -> Any:
+        raise error
+
+    return hook
+
+
+@pytest.mark.parametrize("hook", ["fits", "around"])
+def test_a_hook_that_fails_before_the_plan_is_named_whichever_the_door(hook: str) -> None:
+    fails = type("Fails", (rw.Plugin,), {hook: raised(KeyError("oh")), "__module__": __name__})
+    for train in (lambda: trained(fails()), lambda: trained(plugins=[fails])):
+        with pytest.raises(PluginFailed, match=r"^plugin Fails failed with KeyError: 'oh'"):
+            train()
+
+
+def test_fields_that_a_plugin_excludes_are_refused_whichever_the_door() -> None:
+    refuses = {"fits": raised(ValueError("leave rounds out")), "__module__": __name__}
+    refuser = type("Refuses", (rw.Plugin,), refuses)
+    for train in (lambda: trained(refuser()), lambda: trained(plugins=[refuser])):
+        with pytest.raises(rw.RoundweaveError, match=r"^leave rounds out$"):
+            train()
+
+
+@dataclass(frozen=True)
+class Some(rw.Sampler):
+    """The first partitions."""
+
+    size: int
+
+    def draw(self, *_: Any) -> tuple[int, ...]:
+        return tuple(range(self.size))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda plan: plan.wrap(map=lambda map: plugins.Noisy(map, 0.1)),
+            "changes the algorithm of a run; give it decides = True",
+        ),
+        (lambda plan: plan.fill("mine", sampler=Some(2)), "changes the sampler of a run; give it decides = True"),
+        (lambda plan: plan.fill("mine", sampeler=1), "a plan has no sampeler; did you mean sampler?"),
+        (lambda plan: plan.add(stop=1), "a plan has no stop; did you mean stops?"),
+    ],
+)
+def test_what_a_plugin_may_not_do_to_a_plan_is_refused(change: Callable[..., Any], says: str) -> None:
+    changes = type("Changes", (rw.Plugin,), {"plan": lambda self, plan: change(plan), "__module__": __name__})
+    with pytest.raises(rw.UsageError, match=re.escape(says)):
+        trained(changes())
+
+
+def test_a_hook_that_returns_no_text_is_refused_and_one_in_the_last_round_ends_nothing() -> None:
+    true = type("Truthful", (rw.Plugin,), {"committed": lambda *_: True, "__module__": __name__})
+    with pytest.raises(
+        PluginFailed, match="committed returns a text that says why training ends, or None, not True"
+    ):
+        trained(true())
+    assert trained(Ends(at=2)).stop is None
 
 
 # What decides bits.

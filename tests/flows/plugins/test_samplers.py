@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import roundweave as rw
 from roundweave.flows.planning.plan import plan
 from roundweave.flows.training.rounds import train_rounds
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import PluginFailed, UsageError
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
@@ -87,3 +88,56 @@ def test_what_has_no_place_for_a_sampler_is_refused(config) -> None:
         plan(config("Longest", cohort=2))
     with pytest.raises(UsageError, match=r"^alternating draws rounds, and a parameter server has none"):
         plan(config("InTurn", algorithm="fed_buff", buffer=2, executor="inline"))
+
+
+DRAWS = """
+from dataclasses import dataclass
+import numpy
+import roundweave as rw
+
+@dataclass(frozen=True)
+class Draws(rw.Sampler):
+    size: int = 2
+    def draw(self, seed, round, sizes, present=None, before=None):
+        return {draw}
+
+class Drawn(rw.Plugin):
+    decides = True
+    def plan(self, plan):
+        return plan.fill("drawn", sampler={sampler})
+"""
+
+
+@pytest.mark.parametrize(
+    ("draw", "says"),
+    [
+        (draw, f"sampler Draws drew {drew} for round 1; it must draw up to 2 numbers from 0 to 4, each once")
+        for draw, drew in {"[1, 9]": "[1, 9]", "[0, -1]": "[-1, 0]", "[1, 1]": "[1, 1]", "[]": "[]"}.items()
+    ]
+    + [
+        ("[0, 1, 2]", "sampler Draws drew [0, 1, 2] for round 1"),
+        ("{}[99]", "sampler Draws failed with KeyError: 99"),
+        ("None", "sampler Draws failed with TypeError: 'NoneType' object is not iterable"),
+        ("[1.0, 2.0]", "sampler Draws failed with TypeError: 'float' object cannot be interpreted as an integer"),
+    ],
+)
+def test_what_a_sampler_may_not_draw_is_refused_before_a_round(own, tmp_path: Path, draw: str, says: str) -> None:
+    source = DRAWS.replace("{draw}", draw).replace("{sampler}", "Draws()")
+    fields = FIELDS | {"root": tmp_path / "runs", "executor": "inline", "name": "a"}
+    with pytest.raises(PluginFailed, match=re.escape(says)):
+        rw.train(rw.TrainConfig(**fields, plugins=[f"{own(source, 'drawn')}:Drawn"]), bar=False)
+    assert rw.open_run("a", tmp_path / "runs").done == 0
+
+
+def test_numbers_of_numpy_are_numbers(own, tmp_path: Path) -> None:
+    source = DRAWS.replace("{draw}", "numpy.arange(2)").replace("{sampler}", "Draws()")
+    fields = FIELDS | {"root": tmp_path / "runs", "executor": "inline"}
+    run = rw.train(rw.TrainConfig(**fields, plugins=[f"{own(source, 'drawn')}:Drawn"]), bar=False)
+    assert run.replay("all").identical
+
+
+@pytest.mark.parametrize("sampler", ["Draws", "Draws(6)", "Draws(0)", "3"])
+def test_what_is_no_sampler_is_refused(own, tmp_path: Path, sampler: str) -> None:
+    source = DRAWS.replace("{draw}", "[0, 1]").replace("{sampler}", sampler)
+    with pytest.raises(UsageError, match=r"^drawn: .* is no rw.Sampler whose size is 1 to 5$"):
+        plan(rw.TrainConfig(**FIELDS, root=tmp_path, plugins=[f"{own(source, 'drawn')}:Drawn"]))

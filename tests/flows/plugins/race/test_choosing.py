@@ -66,8 +66,8 @@ def test_the_file_has_the_plan(planned: RaceResult, tmp_path: Path) -> None:
     write_toml(file, planned.planned)
     read = rw.TrainConfig(**read_toml(file))
     assert read == planned.planned
-    assert read.planned.strategy == planned.chosen.name
-    assert read.planned.raced.keys() | read.planned.refused.keys() == planned.strategies.keys()
+    assert read.planned["strategy"] == planned.chosen.name
+    assert {*read.planned["raced"], *read.planned["refused"]} == planned.strategies.keys()
 
 
 def of_race(**behind: tuple[str, int, float | None]) -> RaceResult:
