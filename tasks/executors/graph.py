@@ -36,7 +36,7 @@ class GraphExecutor:
         self.each, self.gather = self.pool.each, self.pool.gather
         self.fan_in = fan_in
         self._some = QuorumRounds(self.pool, fan_in)
-        self._server: Any = None
+        self._servers: dict[tuple[str, int], Any] = {}
 
     opened: ClassVar[Any] = classmethod(on_cluster)
 
@@ -61,19 +61,18 @@ class GraphExecutor:
 
         It is kept for the next window only if this one ends without a loss.
         """
-        server, self._server = self._server, None
-        if server is None or not server.goes_on(job, rounds[0] - 1):
-            server = schedule.by_tasks(self.pool, job, rounds[0] - 1)
+        first, token = rounds[0], job.attempt.token
+        server = self._servers.pop((token, first - 1), None) or schedule.by_tasks(self.pool, job, first - 1)
         for commit in server.rounds(rounds[-1]):
             for partition in commit.updates:
                 self.pool.losses.deaths.pop(partition, None)
             yield commit
         if not self.pool.look():  # a short window may end before the first look at the workers
-            self._server = server
+            self._servers = {(token, rounds[-1]): server}
 
     def end(self) -> None:
         """Drop the server of a schedule with what is in flight, if there is one."""
-        self._server = None
+        self._servers = {}
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, all at once, and yield the result of each in the given order. Nothing is written."""

@@ -73,16 +73,14 @@ class InlineExecutor:
     def _arrivals(self, job: Job, first: int, last: int) -> Iterator[Computed]:
         """Yield the rounds of a schedule, each computed when it is asked for."""
         assert job.work.schedule is not None
-        server, self._server = self._server, None
-        if server is None or not server.goes_on(job, first - 1):
-            server = job.work.schedule.here(job, first - 1)
+        server = self._servers.pop((job.attempt.token, first - 1), None) or job.work.schedule.here(job, first - 1)
         yield from server.rounds(self._data(job, first), last)
         # It is kept for the next window only now: after a failure the server has lost an update.
-        self._server = server
+        self._servers = {(job.attempt.token, last): server}
 
     def end(self) -> None:
         """Free the examples and the last state. A later window reads them again."""
-        self._data, self._server = BlockData(0), None
+        self._data, self._servers = BlockData(0), {}
         HELD.clear()
         trim_memory()
 
@@ -96,4 +94,4 @@ class InlineExecutor:
                 yield replay_round(job, round, [block])
 
     _data: BlockData
-    _server: Any
+    _servers: dict[tuple[str, int], Any]

@@ -360,11 +360,6 @@ class Job:
         carried = bool(self.work.algorithm.map.carry) and refused is None
         return carried or self.stores_updates(round)
 
-    def comes_late(self, round: int, version: int) -> bool:
-        """Whether an update from a `version` comes after a state that stays to map rounds again from."""
-        keep = self.attempt.keep
-        return keep.recomputes and any(keep.state(each, each) for each in range(version + 1, round))
-
     def run_by(self, executor: str) -> Job:
         """The job with the name of the executor that runs it, which commits record."""
         return replace(self, attempt=replace(self.attempt, executor=executor))

@@ -18,10 +18,9 @@ class Schedule(Protocol):
     largest_window: ClassVar[int]
 
     def here(self, job: Any, round: int) -> Any:
-        """What computes the rounds after a committed one in this process, and goes on between windows.
+        """A server in this process, whose `rounds(data, last)` yields the rounds after a committed one.
 
-        Its `goes_on(job, round)` says whether it has given all rounds up to one, and `rounds(data, last)` yields
-        the others.
+        The same server is asked for those of the next window, unless it has failed.
         """
 
     def by_tasks(self, pool: Any, job: Any, round: int) -> Any:

@@ -77,14 +77,9 @@ class OrderedServer:
     """
 
     def __init__(self, job: Job, round: int, order: orders.Order) -> None:
-        self._token = job.attempt.token
         self._server = ParameterServer(job, round, lambda _kind, _number, _at, run, *given: run(job, *given))
         self._server.read_committed()
         self._rounds = order.rounds(self._server.when, round + 1, self._server.in_flight, steps.drawing(job.work))
-
-    def goes_on(self, job: Job, round: int) -> bool:
-        """Whether this server runs this job, and has computed its rounds up to `round`."""
-        return self._token == job.attempt.token and self._server.round == round
 
     def rounds(self, data: BlockExamples, last: int) -> Iterator[Computed]:
         """Yield each round up to `last`. `data` are the examples of all partitions."""

@@ -56,10 +56,6 @@ class DaskServer(ArrivingServer):
         self._idleness = Idleness(pool.client)
         self._looked = time.monotonic()
 
-    def goes_on(self, job: Job, round: int) -> bool:
-        """Whether this server runs this job, and has yielded its commits up to `round`."""
-        return self.job.attempt.token == job.attempt.token and self.committed == round
-
     def rounds(self, last: int) -> Iterator[Commit]:
         """Compute the rounds up to `last`, and yield each commit as it is made.
 

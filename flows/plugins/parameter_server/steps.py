@@ -245,9 +245,8 @@ def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
 
 
 def at(ref: Ref) -> Pushed:
-    pushed: Sequence[Pushed]
-    pushed, place = ref
-    return pushed[place]
+    pushed: Pushed = ref[0][ref[1]]
+    return pushed
 
 
 def pushes_at(refs: Sequence[Ref]) -> list[Pushed]:

@@ -177,10 +177,15 @@ def stores_state(job: Job, round: int, needed: object) -> bool:
 
 def _late(job: Job, after: Outcome) -> tuple[int, ...]:
     """The partitions of a server's round whose updates are stored, as they could not be mapped again."""
-    round, records = after.state.round, after.records.items()
-    if not after.server or job.stores_updates(round):
+    round, keep = after.state.round, job.attempt.keep
+    if not (after.server and keep.recomputes) or job.stores_updates(round):
         return ()
-    return tuple(p for p, r in records if not r.refused and r.arrival and job.comes_late(round, r.arrival.version))
+
+    def late(version: int) -> bool:
+        return any(keep.state(each, each) for each in range(version + 1, round))
+
+    records = after.records.items()
+    return tuple(p for p, r in records if not r.refused and r.arrival and late(r.arrival.version))
 
 
 def _stored(job: Job, after: Outcome, partition: int) -> bool:
