@@ -15,6 +15,7 @@ from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import load_block, map_and_persist
 from roundweave.tasks.rounds.persistence.recomputing import HELD, read_outcome
+from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.timing import watched
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class InlineExecutor:
         Ends early after a commit that says to stop.
         """
         job = job.run_by(self.name)
-        rounds = self._arrivals if job.work.schedule else self._rounds
+        rounds = partial(self._arrivals, job.work.schedule) if job.work.schedule else self._rounds
         # If the store is slow, the next round's maps do not wait until a round is stored.
         committer = Committer(job, ahead=job.attempt.open().tensors.slow, held=last)
         with watched(self.setting.worker_timeout):
@@ -70,10 +71,9 @@ class InlineExecutor:
         engine = Engine(job, self._data, partial(map_and_persist, job))
         return engine.rounds(read_outcome(job, first - 1), last)
 
-    def _arrivals(self, job: Job, first: int, last: int) -> Iterator[Computed]:
+    def _arrivals(self, schedule: Schedule, job: Job, first: int, last: int) -> Iterator[Computed]:
         """Yield the rounds of a schedule, each computed when it is asked for."""
-        assert job.work.schedule is not None
-        server = self._servers.pop((job.attempt.token, first - 1), None) or job.work.schedule.here(job, first - 1)
+        server = self._servers.pop((job.attempt.token, first - 1), None) or schedule.here(job, first - 1)
         yield from server.rounds(self._data(job, first), last)
         # It is kept for the next window only now: after a failure the server has lost an update.
         self._servers = {(job.attempt.token, last): server}

@@ -164,7 +164,12 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
 def fold_block(
     work: Work, round: int, nodes: Iterable[tuple[int, int]], updates: Mapping[int, Update | None]
 ) -> Nodes:
-    """Compute nodes of a round's tree from the updates of their partitions, which are None if refused."""
+    """Compute nodes of a round's tree from the updates of their partitions, which are None if refused.
+
+    With a schedule, which folds what has arrived itself, each update is a node as it is.
+    """
+    if work.schedule:
+        return {(partition, partition + 1): update for partition, update in updates.items()}
     with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
         return {node: fold_updates(work.algorithm.reduce, node, updates) for node in nodes}
 

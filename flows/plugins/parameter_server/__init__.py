@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
     from roundweave.flows.planning.plan import Plan
 
-SEEDED = "seeded"
-"""The simulated order in which updates may arrive; after the prefix `RECORDED` it is that of a recorded run."""
-
 
 class ParameterServer(Plugin):
     """Serves algorithms whose updates arrive one by one."""
@@ -27,7 +24,7 @@ class ParameterServer(Plugin):
 
     order: str | None = Field(
         default=None,
-        pattern=f"^({SEEDED}|{RECORDED}.+)$",
+        pattern=f"^(seeded|{RECORDED}.+)$",
         description="seeded or recorded:RUN, the order in which updates arrive at a server, inline",
     )
     speeds: Numbers | None = Field(

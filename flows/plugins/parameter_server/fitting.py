@@ -7,7 +7,7 @@ from math import inf
 
 from roundweave.flows.config.recorded import differences
 from roundweave.flows.planning.plan import Plan
-from roundweave.flows.plugins.parameter_server import SEEDED, ParameterServer
+from roundweave.flows.plugins.parameter_server import ParameterServer
 from roundweave.flows.plugins.parameter_server.arrivals import Arrivals
 from roundweave.flows.plugins.parameter_server.orders import Order, Recorded, Seeded
 from roundweave.storage.errors import UsageError
@@ -68,12 +68,12 @@ def _check(plan: Plan, when: Asynchronous, in_flight: int) -> None:
 
 def _order(plan: Plan, server: ParameterServer) -> Order | None:
     """The order in which updates arrive; None if the workers' speed decides."""
-    config, order, speeds = plan.config, server.order or SEEDED, server.speeds
+    config, order, speeds = plan.config, server.order or "", server.speeds
     if EXECUTORS[config.executor].distributed:
-        if server.order or speeds:
+        if order or speeds:
             raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
         return None
-    if order == SEEDED:
+    if not order.startswith(RECORDED):
         right = [speed for speed in speeds or () if 0 < speed < inf]
         if speeds is not None and not len(right) == len(speeds) == config.partitions:
             raise UsageError(f"speeds needs {config.partitions} numbers above 0, one for each partition")

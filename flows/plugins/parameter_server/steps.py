@@ -134,7 +134,7 @@ def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[P
         if records[each.partition].refused is None
     }
     if accepted:
-        nodes = fold_block(work, round, [(0, work.partitions.split.partitions)], accepted)
+        nodes = fold_block(replace(work, schedule=None), round, [(0, work.partitions.split.partitions)], accepted)
         applied = reduce_apply(work, before, [BlockResult(nodes, records)])
         records |= applied.records
     else:  # the state stays as it was before
@@ -250,8 +250,7 @@ def at(ref: Ref) -> Pushed:
 
 
 def pushes_at(refs: Sequence[Ref]) -> list[Pushed]:
-    pushed = map(at, refs)
-    return [replace(each, update=each.update.received()) for each in pushed]
+    return [replace(each, update=each.update.received()) for each in map(at, refs)]
 
 
 def serve_rounds(

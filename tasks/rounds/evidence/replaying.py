@@ -27,8 +27,8 @@ from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import Inputs, persist_and_fold, record_of, recorded_inputs
-from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputing
-from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
+from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputing, reduce_recorded
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results
 
 T = TypeVar("T")
 
@@ -146,10 +146,7 @@ def replay_round(job: Job, round: int, blocks: list[Replayed]) -> RoundResult:
     """Reduce and apply a round's blocks again, and compare with the commit."""
     before, stored = _recorded(job, round)
     results = [block for block in blocks if isinstance(block, BlockResult)]
-    if schedule := job.work.schedule:
-        after = schedule.reduce(job.work, before, stored, results)
-    else:
-        after = reduce_apply(job.work, before, results)
+    after = reduce_recorded(job.work, before, stored, results)
     _compare_outcome(job, after, stored)
     return RoundResult(round, raised=_raised(stored))
 

@@ -180,12 +180,8 @@ def _late(job: Job, after: Outcome) -> tuple[int, ...]:
     round, keep = after.state.round, job.attempt.keep
     if not (after.server and keep.recomputes) or job.stores_updates(round):
         return ()
-
-    def late(version: int) -> bool:
-        return any(keep.state(each, each) for each in range(version + 1, round))
-
-    records = after.records.items()
-    return tuple(p for p, r in records if not r.refused and r.arrival and late(r.arrival.version))
+    began = {p: r.arrival.version for p, r in after.records.items() if r.arrival and not r.refused}
+    return tuple(p for p, since in began.items() if any(keep.state(n, n) for n in range(since + 1, round)))
 
 
 def _stored(job: Job, after: Outcome, partition: int) -> bool:

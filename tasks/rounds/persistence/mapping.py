@@ -192,8 +192,7 @@ def persist_and_fold(
         updates[mapped.partition] = None if mapped.refused else mapped.update.received()
     if specs_bytes(job.work.objective.layout.params) >= LARGE:
         trim_memory()
-    leaves = {(partition, partition + 1): update for partition, update in updates.items()}
-    nodes = leaves if job.work.schedule else fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
+    nodes = fold_block(job.work, round, job.plan_of(round).nodes(block), updates)
     return BlockResult(nodes, {partition: record() for partition, record in records.items()}, job.work.code)
 
 
@@ -225,25 +224,17 @@ class Inputs:
 
 
 def recorded_inputs(
-    job: Job,
-    before: Outcome,
-    commit: Commit,
-    partitions: Sequence[int],
-    read: Read,
-    version: Callable[[int], State],
+    job: Job, before: Outcome, commit: Commit, among: Sequence[int], read: Read, version: Callable[[int], State]
 ) -> Iterator[Inputs]:
-    """What some partitions of a committed round were mapped from, by the outcome before it.
+    """What those `among` the partitions of a committed round were mapped from, by the outcome before it.
 
     `version` gives the state after a round, from which an update of a schedule began.
     """
-    if (schedule := job.work.schedule) is None:
-        yield Inputs(before.state, partitions, exchanging(job.work, before, read))
-        return
-
-    def carry(partition: int) -> Mapping[str, Vectors]:
-        return read(before.carry_from.get(partition), partition)
-
-    yield from schedule.inputs(job, commit, partitions, carry, version)
+    carry = exchanging(job.work, before, read)
+    if job.work.schedule:
+        yield from job.work.schedule.inputs(job, commit, among, carry, version)
+    else:
+        yield Inputs(before.state, among, carry)
 
 
 def check_machine(job: Job, at: str) -> None:

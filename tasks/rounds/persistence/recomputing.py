@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -202,10 +202,12 @@ def reduce_again(
         p: replace(record, refused=record.refused or (LEFT_OUT if p in without else None), match=None)
         for p, record in commit.updates.items()
     }
-    if work.schedule:
-        leaves = {(p, p + 1): updates[p] for p in records}
-        served: Outcome = work.schedule.reduce(work, before, commit, [BlockResult(leaves, records)])
-        return served
     accepted = {p: None if record.refused else updates[p] for p, record in records.items()}
-    nodes = fold_block(work, before.state.round + 1, [(0, work.partitions.split.partitions)], accepted)
-    return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
+    nodes = fold_block(work, commit.round, [(0, work.partitions.split.partitions)], accepted)
+    return reduce_recorded(work, before, commit, [BlockResult(nodes, records, work.code)])
+
+
+def reduce_recorded(work: Work, before: Outcome, commit: Commit, blocks: Sequence[BlockResult]) -> Outcome:
+    """The outcome of a recorded round again, from that of the round before and the results of all blocks."""
+    served: Outcome | None = work.schedule.reduce(work, before, commit, blocks) if work.schedule else None
+    return served or reduce_apply(work, before, blocks)
