@@ -10,13 +10,19 @@ from roundweave.storage.places.base import Where
 from roundweave.tasks.own_code.code import Code
 
 class TrainConfig(Kernel):
-    order: str | None
-    speeds: tuple[float, ...] | None
+    validation: str | Code | None
+    score_partitions: float | None
     on_complete: Literal["new", "extend", "skip"] | None
     timezone: str | None
     on_unchanged: bool | Literal["skip"] | None
     on_busy: bool | Literal["skip"] | None
     planned: dict[str, Any] | None
+    cohort: int | float | None
+    cohort_by_size: bool
+    cohort_from: Literal["all", "present"]
+    order: str | None
+    speeds: tuple[float, ...] | None
+    deadline: Literal["auto"] | float | None
     log_file: Path | None
     target_accuracy: float | None
     patience: int | None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from roundweave.storage.rounds.commits import Commit
     from roundweave.storage.runs.run import StoredRun
     from roundweave.tasks.data.description import Description
+    from roundweave.tasks.data.partitions import Partitions
 
 
 ALIKE = 0.8
@@ -35,7 +36,6 @@ class Plugin(Config):
     Attributes:
         decides: Whether the plugin decides bits, as one that wraps a map does. It is then part of the experiment:
             its code and options are recorded, a resumed run must have the same, and a replay uses them.
-        beside: Which options of one that decides bits may be others when the run is resumed.
         watches: Whether `committed` only looks on and never ends the training. Several rounds are then submitted
             at once; else one, so that the training ends at the very round.
 
@@ -49,7 +49,6 @@ class Plugin(Config):
     """
 
     decides: ClassVar[bool] = False
-    beside: ClassVar[tuple[str, ...]] = ()
     watches: ClassVar[bool] = False
 
     @classmethod
@@ -91,6 +90,13 @@ class Plugin(Config):
         With another name it is looked up again.
         """
         return config
+
+    def deal(self, partitions: Partitions) -> Partitions:
+        """The partitions of a run's examples with what this plugin decides of them; nothing is loaded yet.
+
+        A plugin that overrides this hook decides bits, and its options are those of `roundweave split`, too.
+        """
+        return partitions
 
     def plan(self, plan: Plan) -> Plan:
         """The plan with what this plugin adds: a slot filled, a part wrapped, an entry of a list. It is pure."""
@@ -137,6 +143,11 @@ class Plugin(Config):
     def place(cls) -> str:
         """Where the class is defined."""
         return f"{cls.__module__}:{cls.__qualname__}"
+
+    @classmethod
+    def part(cls) -> str:
+        """The part of the configuration in which its options are."""
+        return "Dealing" if cls.deal is not Plugin.deal else "Experiment" if cls.decides else "Execution"
 
     @classmethod
     def is_ours(cls) -> bool:

@@ -66,10 +66,11 @@ def create_run(
     recorded = {
         "config": _recorded(config),
         "algorithm": repr(algorithm),
-        "data": {name: value for name, value in vars(description).items() if name != "columns"},
+        "data": description.recorded,
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
         **({"fingerprints": work.fingerprints} if work.fingerprints else {}),
+        **({"asks": "present"} if work.drawn_from_present else {}),
         **({"awaits": plan.awaits} if plan.awaits else {}),
         **({"decided_by": plan.decided_by} if plan.decided_by else {}),
         **provenance(),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
@@ -12,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from roundweave.storage.errors import UsageError, failing_as, nearest, reason
 from roundweave.storage.parsing import at_commas, from_json, from_toml
+from roundweave.tasks.data.sources.table import is_source
 from roundweave.tasks.own_code.code import Code, find_code
 
 PATTERN = "string_pattern_mismatch"
@@ -33,6 +35,9 @@ class Config(BaseModel):
 
     known: ClassVar[Mapping[str, FieldInfo]] = {}
     """Names that may be given besides the fields, for suggestions."""
+
+    owners: ClassVar[Mapping[str, str]] = {}
+    """Whose the options of plugins are, by their names."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -82,6 +87,11 @@ def _keep_callable(value: Any) -> Any:
     return find_code(value) if callable(value) else value
 
 
+def as_number(given: Any) -> Any:
+    """A whole number where a text is one, so that 1 is one partition and 1.0 all of them."""
+    return int(given) if isinstance(given, str) and given.isdecimal() else given
+
+
 def read_values(given: Any, info: ValidationInfo) -> Any:
     """The values in a JSON or TOML file that is named; any other value unchanged. Raises `UsageError`."""
     if not (isinstance(given, str) and given.endswith((".json", ".toml"))):
@@ -91,13 +101,45 @@ def read_values(given: Any, info: ValidationInfo) -> Any:
         return from_toml(text) if given.endswith(".toml") else from_json(text)
 
 
-NamedOrOwn = Annotated[str | Code, BeforeValidator(_keep_callable, json_schema_input_type=str | Code)]
+@dataclass(frozen=True)
+class Own:
+    """Marks an option that may hold code of the user's: a text names code unless it `is_built_in`.
+
+    An option of `many` takes a text of several at commas, too.
+
+    In a TOML file the place of code goes from the file's folder, and that of a store from elsewhere runs only if
+    the user trusts the store. Of an option that names `data`, the digest of the examples is recorded among the
+    run's data under the option's name, and a run goes on with the same examples alone.
+    """
+
+    is_built_in: Callable[[str], object] = lambda text: False
+    data: bool = False
+    many: bool = False
+
+
+def own_options(kind: type[BaseModel], data: bool = False) -> dict[str, Own]:
+    """The marks of a configuration's options that may hold code of the user's, or only of those that name data."""
+    found = ((n, next(_marks(field.annotation, field.metadata), None)) for n, field in kind.model_fields.items())
+    return {name: mark for name, mark in found if mark and (mark.data or not data)}
+
+
+def _marks(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[Own]:
+    """The marks in an annotation, the outermost first."""
+    yield from (each for each in reversed(metadata) if isinstance(each, Own))
+    for part in get_args(annotation):
+        yield from _marks(part, getattr(part, "__metadata__", ()))
+
+
+NamedOrOwn = Annotated[str | Code, BeforeValidator(_keep_callable, json_schema_input_type=str | Code), Own()]
 """A built-in name, ``FILE.py:function``, ``module:function``, or (in Python) a callable."""
 
 EachOwn = tuple[NamedOrOwn, ...]
 """A tuple with one built-in name or function for each partition."""
 
-Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(at_commas)]
+DATA = Own(is_source, data=True)
+"""The mark of an option that names data."""
+
+Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(at_commas), Own(many=True)]
 """Built-in names or users' functions, or a text of names separated by commas."""
 
 Integers = Annotated[tuple[int, ...], BeforeValidator(at_commas)]

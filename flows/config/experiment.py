@@ -6,16 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, model_validator
 
-from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined
-from roundweave.flows.config.base import Config, EachOwn, NamedOrOwn, Names, read_values
+from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined, is_part
+from roundweave.flows.config.base import DATA, Config, EachOwn, NamedOrOwn, Names, Own, as_number, read_values
 from roundweave.flows.config.plugins import OwnPlugin, with_plugins
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
+from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.compute.compute import COMPRESSORS, Compute, find_compressor
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
-from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.networks.reference import MODELS
 from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
 from roundweave.tasks.networks.start import Fork, Start
@@ -24,14 +24,6 @@ from roundweave.tasks.own_code.tables import spelled
 
 PREPARED = ("transform", "held_out_transform", "collate")
 """The user's functions that prepare examples where they are used."""
-
-
-def _as_number(given: Any) -> Any:
-    """A whole number where a text is one, so that 1 is one partition and 1.0 all of them."""
-    return int(given) if isinstance(given, str) and given.isdecimal() else given
-
-
-Share = Annotated[float, Field(gt=0, le=1)]
 
 
 def _read_options(given: Any, info: ValidationInfo) -> Any:
@@ -49,7 +41,7 @@ def _read_sites(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     parts = [name.partition(":") for name in at_commas(given)]
-    sites = {name: _as_number(count) if count else 1 for name, _, count in parts}
+    sites = {name: as_number(count) if count else 1 for name, _, count in parts}
     if len(sites) < len(parts):
         raise ValueError(f"{given!r} names a site twice; give how many partitions it has, as berlin:2")
     return sites
@@ -60,14 +52,17 @@ Sites = Annotated[str | dict[Site, Annotated[int, Field(ge=1)]], BeforeValidator
 
 
 Loss = Annotated[
-    NamedOrOwn | None, Field(description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets")
+    Annotated[NamedOrOwn, Own(LOSS_NAMES.__contains__)] | None,
+    Field(description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets"),
 ]
+Model = Annotated[NamedOrOwn, Own(MODELS.__contains__)]
+Data = Annotated[NamedOrOwn | EachOwn, DATA]
 
 
 class DataConfig(Config):
     """The examples to run a network on, and how they are prepared."""
 
-    data: NamedOrOwn | EachOwn | None = Field(
+    data: Data | None = Field(
         default=None, description="as `roundweave train --data`; default: of the run that is merged"
     )
     data_options: dict[str, JsonValue] = Field(
@@ -89,10 +84,11 @@ class DataConfig(Config):
     )
 
 
+@with_plugins
 class Dealing(DataConfig):
     """The examples, how they are split into partitions, and how they are prepared."""
 
-    data: NamedOrOwn | EachOwn = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
+    data: Data = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
     hash_data: bool = Field(
         default=False, description="read all bytes of files larger than 256 MB to show that they are the same"
     )
@@ -103,13 +99,6 @@ class Dealing(DataConfig):
         default="iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}"
     )
     resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
-    score_partitions: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description="share of its examples that each partition holds out for a score of its own, such as 0.1; of "
-        "the network that it carries as own, else of the common one",
-    )
     seed: int = Field(default=0, ge=0, description="decides every random number")
     split_seed: int | None = Field(default=None, ge=0, description="decides the split; default: seed")
     partition_options: PartitionOptions | None = Field(
@@ -150,11 +139,11 @@ class Dealing(DataConfig):
         return self
 
 
-@with_plugins(decides=True)
+@with_plugins
 class Experiment(Dealing):
     """The part of the configuration that decides a run's results; a resumed run must have the same."""
 
-    model: NamedOrOwn = Field(default="mlp", description=f"{', '.join(MODELS)}, FILE.py:fn")
+    model: Model = Field(default="mlp", description=f"{', '.join(MODELS)}, FILE.py:fn")
     model_options: dict[str, Any] = Field(
         default={}, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
     )
@@ -165,34 +154,19 @@ class Experiment(Dealing):
         description="a checkpoint, a stored round RUN@12, or one of the newest complete run such as night-*@-1, "
         "to begin with; default: weights by the seed",
     )
-    scores: Names | None = Field(
+    scores: Annotated[Names | None, Own(SCORES.__contains__, many=True)] = Field(
         default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: by the loss"
     )
-    validation: NamedOrOwn | None = Field(
-        default=None, description="as data, never trained on: scored in each round beside what is held out"
-    )
-    algorithm: Named = Field(
+    algorithm: Annotated[Named, Own(ALGORITHMS.__contains__)] = Field(
         default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
     )
     topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_values)] = Field(
         default=None,
         description=f"{', '.join(spelled(TOPOLOGIES))}, FILE.json of edges: whose network is averaged with whose",
     )
-    recombined: Recombined | None = Field(
+    recombined: Annotated[Recombined | None, Own(is_part)] = Field(
         default=None,
         description="parts in place of the algorithm's, as `roundweave recombine --save` records them",
-    )
-    cohort: Annotated[Annotated[int, Field(ge=1, strict=True)] | Share | None, BeforeValidator(_as_number)] = (
-        Field(
-            default=None,
-            description="a number of partitions, such as 10, or a share up to 1: those of a round, or at a server",
-        )
-    )
-    cohort_by_size: bool = Field(
-        default=False, description="draw partitions with chances in proportion to their examples"
-    )
-    cohort_from: Literal["all", "present"] = Field(
-        default="all", description="draw it among all partitions, or those whose site has a worker"
     )
     quorum: int = Field(default=1, ge=1, description="a round with fewer accepted updates fails")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
@@ -226,7 +200,7 @@ class Experiment(Dealing):
     mixed_hardware: bool = Field(
         default=False, description="accept unequal machines; withdraws the promise of equal bits"
     )
-    plugins: Annotated[tuple[OwnPlugin, ...], BeforeValidator(at_commas)] = Field(
+    plugins: Annotated[tuple[OwnPlugin, ...], BeforeValidator(at_commas), Own()] = Field(
         default=(), description="FILE.py:Class of plugins of one's own, or tables of name and options"
     )
 
@@ -243,33 +217,12 @@ class Experiment(Dealing):
         beside = self.recombined.code if self.recombined else ()
         return (*self.algorithm.code, *beside, *(each.code for each in self.plugins if each.decides))
 
-    @property
-    def drawn(self) -> Cohort | None:
-        """The cohort of a round, or of a parameter server; None if all partitions take part."""
-        share = self.cohort if self.cohort is not None else 1.0
-        size = share if isinstance(share, int) else max(1, round(share * self.partitions))
-        present = self.cohort_from == "present"
-        return Cohort(size, self.cohort_by_size, present) if present or size < self.partitions else None
-
     @model_validator(mode="after")
     def _fits(self) -> Experiment:
         if self.init_seed is not None and self.algorithm.options.get("init") == "per-partition":
             raise ValueError("init = per-partition draws weights by seed; leave init_seed out")
-        if isinstance(self.cohort, int) and self.cohort > self.partitions:
-            raise ValueError(f"a cohort of {self.cohort} is more than the {self.partitions} partitions")
-        if self.cohort_by_size and self.cohort is None:
-            raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
-        if self.cohort_from == "present" and not self.sites:
-            raise ValueError("cohort_from present is for partitions of sites; give sites, too")
-        if self.topology is not None and (self.cohort is not None or self.cohort_from == "present"):
-            given = "cohort" if self.cohort is not None else "cohort_from"
-            raise ValueError(f"with a topology each partition trains its network in each round; leave {given} out")
-        if self.sites and self.validation is not None:
-            raise ValueError("validation is read by every worker, and sites share no data; leave validation out")
         if self.sites and self.ranks > 1:
             raise ValueError("ranks that share a network read all examples, and those of sites stay there")
-        if self.quorum > (taking_part := self.drawn.size if self.drawn else self.partitions):
-            raise ValueError(f"quorum {self.quorum} is more than the {taking_part} partitions of a round")
         if self.precision != "float32" and self.dtype != "float32":
             raise ValueError(f"precision {self.precision} is for parameters in float32, not in {self.dtype}")
         return self

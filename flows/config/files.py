@@ -7,7 +7,7 @@ from typing import Any
 
 import tomli_w
 
-from roundweave.flows.config.experiment import PREPARED
+from roundweave.flows.config.base import own_options
 from roundweave.flows.config.plugins import plugin_classes
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import UsageError, failing_as, reason
@@ -23,8 +23,11 @@ PARTS = (*TABLES, "optimizer")
 RECIPES = (".toml", ".yml", ".yaml")
 """The ends of names of files that say how to merge; those of YAML are mergekit's."""
 
-PLACED = ("data", "validation", "model", "loss", "algorithm", "plugin", *PREPARED, *PARTS)
+PLACED = {*own_options(TrainConfig), "plugin", *PARTS}
 """Keys whose texts may name a file."""
+
+LISTS = {name for name, mark in own_options(TrainConfig).items() if mark.many}
+"""Those that have several at commas."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -63,7 +66,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
         case "algorithm", {"name": name}:
             parts = {option: _seen(folder, option, given) for option, given in value.items() if option in PARTS}
             return value | parts | {"name": _seen(folder, key, name)}
-        case ("scores", str() | list()) | ("data" | "networks" | "grams", list()):
+        case _, str() | list() if key in LISTS or (type(value) is list and key in ("data", "networks", "grams")):
             placed = {"networks": _checkpoint, "grams": _checkpoint}.get(key, _place)
             return [placed(folder, name.strip()) if isinstance(name, str) else name for name in at_commas(value)]
         case "plugins", str() | list():

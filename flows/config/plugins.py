@@ -21,7 +21,7 @@ from roundweave.tasks.own_code.code import Code, find_code
 GROUP = "roundweave.plugins"
 """The group of entry points by which installed packages bring plugins."""
 
-T = TypeVar("T", bound=type[Config])
+T = TypeVar("T", bound=Config)
 
 
 @functools.cache
@@ -55,31 +55,26 @@ def _loaded(named: str, load: Callable[[], Any]) -> type[Any]:
     return found  # type: ignore[no-any-return]
 
 
-def with_plugins(decides: bool, taken: Iterable[str] = ()) -> Callable[[T], T]:
-    """A decorator that adds to a configuration the options of the plugins that decide bits, or of the others.
+def with_plugins(base: type[T]) -> type[T]:
+    """The part of a configuration with the options of the plugins that belong in the part; a decorator.
 
     Raises `UsageError` for an option that there is already, or whose name is `taken`, or that has no default.
     """
-
-    def composed(base: Any) -> Any:
-        added: dict[str, Any] = {}
-        owners = dict.fromkeys(EVERY_OPTION, "an algorithm")
-        owners |= dict.fromkeys((*base.model_fields, *taken), base.__name__)
-        for plugin in plugin_classes():
-            place = plugin.place()
-            for name, field in plugin.model_fields.items():
-                if name in owners:
-                    raise UsageError(f"plugin {place} has an option {name}, as {owners[name]} has; rename it")
-                if field.is_required():
-                    raise UsageError(f"plugin {place}: give {name} a default, with which it takes no part")
-                owners[name] = place
-                if (plugin.decides and name not in plugin.beside) is decides:
-                    added[name] = field.annotation, field
-        made: Any = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
-        made.__doc__, made.__qualname__ = base.__doc__, base.__qualname__
-        return made
-
-    return composed
+    added: dict[str, Any] = {}
+    owners = dict.fromkeys(EVERY_OPTION, "an algorithm") | dict.fromkeys(base.model_fields, base.__name__)
+    owners |= base.owners
+    for plugin in plugin_classes():
+        place = plugin.place()
+        for name, field in plugin.model_fields.items():
+            if owners.setdefault(name, place) != place:
+                raise UsageError(f"plugin {place} has an option {name}, as {owners[name]} has; rename it")
+            if field.is_required():
+                raise UsageError(f"plugin {place}: give {name} a default, with which it takes no part")
+        if plugin.part() == base.__name__:
+            added |= {name: (field.annotation, field) for name, field in plugin.model_fields.items()}
+    made: Any = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
+    made.__doc__, made.__qualname__, made.owners = base.__doc__, base.__qualname__, owners
+    return made  # type: ignore[no-any-return]
 
 
 class OwnPlugin(BaseModel):
@@ -107,7 +102,10 @@ class OwnPlugin(BaseModel):
             case _:
                 raise UsageError(f"a plugin is FILE.py:Class, or a table of this name and options, not {value!r}")
         code = find_code(given["name"])
-        return {**given, "name": code, "decides": _loaded(code.reference, code.load).decides}
+        plugin = _loaded(code.reference, code.load)
+        if plugin.part() == "Dealing":
+            raise UsageError(f"plugin {code.reference}: it deals examples, for which a package must bring it")
+        return {**given, "name": code, "decides": plugin.decides}
 
     @property
     def label(self) -> str:
@@ -131,12 +129,16 @@ class OwnPlugin(BaseModel):
 
 
 def active_plugins(config: Any) -> Iterator[Any]:
-    """The plugins that take part in a training: those of which an option is given, and the user's own."""
+    """The plugins that take part in a training: those of which an option is given, and the user's own.
+
+    Of a part of a configuration they are those whose options are in the part.
+    """
+    parts = {each.__name__ for each in type(config).mro()}
     for plugin in plugin_classes():
-        if plugin.takes_part(config):
+        if plugin.part() in parts and plugin.takes_part(config):
             yield plugin(**{name: getattr(config, name) for name in plugin.model_fields})
     # A name alone stands for a long pickle in what Prefect shows.
-    yield from (own.made() for own in config.plugins if isinstance(own.name, Code))
+    yield from (own.made() for own in getattr(config, "plugins", ()) if isinstance(own.name, Code))
 
 
 @contextmanager

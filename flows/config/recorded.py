@@ -6,11 +6,12 @@ its execution is used, since a scheduler that it names could send any code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm, is_part
-from roundweave.flows.config.experiment import PREPARED, DataConfig, Experiment
+from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm
+from roundweave.flows.config.base import own_options
+from roundweave.flows.config.experiment import DataConfig, Experiment
 from roundweave.flows.config.plugins import OwnPlugin, plugin_classes
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, ExperimentDiffers, NotARun, UsageError
@@ -18,28 +19,14 @@ from roundweave.storage.places.base import Where, above, address_of, full_addres
 from roundweave.storage.runs.names import default_root, stored_round
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
-from roundweave.tasks.algorithms.table import ALGORITHMS, TABLES, is_own_part
+from roundweave.tasks.algorithms.table import TABLES, is_own_part
 from roundweave.tasks.data.datasets import differing_files
 from roundweave.tasks.data.description import Description
-from roundweave.tasks.data.sources.table import is_source
-from roundweave.tasks.networks.reference import MODELS
-from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
 from roundweave.tasks.networks.start import Fork, Start, find_fork
-from roundweave.tasks.own_code.code import Code, is_reference
+from roundweave.tasks.own_code.code import Code
 
-BUILT_IN: Mapping[str, Callable[[str], bool]] = {
-    "data": is_source,
-    "validation": is_source,
-    "model": MODELS.__contains__,
-    "loss": LOSS_NAMES.__contains__,
-    "scores": SCORES.__contains__,
-    "algorithm": ALGORITHMS.__contains__,
-    "recombined": is_part,
-    "plugins": lambda text: False,
-    "input": lambda text: not is_reference(text),
-    **dict.fromkeys(PREPARED, lambda text: False),
-}
-"""The fields that may hold code, each with a check whether a text names something built in; the rest is code."""
+BESIDE = own_options(Experiment, data=True).keys() - {"data"}
+"""The options that name data that are scored beside the run's own; such scores begin with the option's name."""
 
 
 def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:
@@ -78,7 +65,7 @@ def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mappi
     installed = {plugin.place() for plugin in plugin_classes()}
     if lacking := [place for place in run.attributes.get("decided_by", ()) if place not in installed]:
         raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
-    check_trust(run, root, trust, Experiment(**recorded), BUILT_IN.keys() - changes.keys())
+    check_trust(run, root, trust, Experiment(**recorded), own_options(Experiment).keys() - changes.keys())
     return {**recorded, **changes}
 
 
@@ -134,7 +121,7 @@ def check_trust(run: StoredRun, root: Where, trust: bool, config: DataConfig, ta
 
 def _code(config: DataConfig, field: str) -> Iterator[str]:
     """What a field of a configuration names that is not built in, so that it is code."""
-    value = getattr(config, field, None)
+    value, mark = getattr(config, field, None), own_options(type(config)).get(field)
     if isinstance(value, Named):
         values: Any = (value.name, *(part for kind, part in value.parts.items() if is_own_part(kind, part)))
         optimizer = value.options.get("optimizer", "")
@@ -148,17 +135,15 @@ def _code(config: DataConfig, field: str) -> Iterator[str]:
     for one in values:
         if isinstance(one, Code):
             yield one.reference
-        elif one is not None and field in BUILT_IN and not (isinstance(one, str) and BUILT_IN[field](one)):
+        elif one is not None and mark and not (isinstance(one, str) and mark.is_built_in(one)):
             yield str(one)
 
 
-def codes_of(config: DataConfig) -> tuple[Code, ...]:
+def codes_of(config: Experiment) -> tuple[Code, ...]:
     """All code of the user's in a configuration."""
-    values = [getattr(config, field, None) for field in BUILT_IN]
+    values = [getattr(config, option) for option in own_options(Experiment)]
     single = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
-    every = [each for one in single for each in (one.code if isinstance(one, Named | Recombined) else (one,))]
-    every += [each.code for each in getattr(config, "plugins", ()) if each.decides]
-    return tuple(each for each in every if isinstance(each, Code))
+    return (*config.code, *(one for one in single if isinstance(one, Code)))
 
 
 def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
@@ -182,8 +167,8 @@ def _fields(experiment: Experiment) -> dict[str, Any]:
 
     Data are left out, as examples are compared by their digest and their folder may have moved.
     """
-    names = (name for name in Experiment.model_fields if name not in ("data", "validation"))
-    fields = {name: getattr(experiment, name) for name in names}
+    data = own_options(Experiment, data=True)
+    fields = {name: getattr(experiment, name) for name in Experiment.model_fields if name not in data}
     plugins = tuple(each for each in experiment.plugins if each.decides)
     return fields | {"algorithm": experiment.algorithm.name, "plugins": plugins}
 
@@ -222,11 +207,14 @@ def other_examples(attributes: Mapping[str, Any], digest: str, files: Mapping[st
 
 
 def other_data(attributes: Mapping[str, Any], data: Mapping[str, Any]) -> str:
-    """A text that says which examples, or validation data, are not the recorded ones; else empty."""
+    """A text that says which examples, or other data of an option, are not the recorded ones; else empty."""
     if other := other_examples(attributes, data["digest"], data.get("files", {})):
         return other
-    was, now = (each.get("validation", "")[:12] or "none" for each in (attributes.get("data", {}), data))
-    return "" if was == now else f"other validation data, {now} instead of {was}"
+    for name in BESIDE:
+        was, now = (each.get(name, "")[:12] or "none" for each in (attributes.get("data", {}), data))
+        if was != now:
+            return f"other {name} data, {now} instead of {was}"
+    return ""
 
 
 def check_same_experiment(run: StoredRun, config: TrainConfig) -> None:
@@ -237,7 +225,7 @@ def check_same_experiment(run: StoredRun, config: TrainConfig) -> None:
 
 def check_same_examples(run: StoredRun, config: TrainConfig, description: Description) -> None:
     """Raise `ExperimentDiffers` if a run is of other examples than those described."""
-    if other := other_data(run.attributes, vars(description)):
+    if other := other_data(run.attributes, description.recorded):
         raise _another(run, config, f"data: {other}", "restore the examples that it began with")
 
 
@@ -252,7 +240,7 @@ def _another(run: StoredRun, config: TrainConfig, differing: str, advice: str) -
     return error
 
 
-def check_examples(run: StoredRun, description: Description) -> None:
-    """Raise `DataError` if the examples described are not those that the run recorded."""
-    if other := other_data(run.attributes, vars(description)):
+def check_examples(run: StoredRun, data: Mapping[str, Any]) -> None:
+    """Raise `DataError` if data are not those that the run recorded."""
+    if other := other_data(run.attributes, data):
         raise DataError(f"{run.name}: {other}; restore the recorded ones")

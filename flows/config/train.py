@@ -115,9 +115,11 @@ class Deployment(Config):
     )
 
 
-@with_plugins(decides=False, taken=(*Deployment.model_fields, "address"))
+@with_plugins
 class Execution(Placement):
     """How and how long a run is trained; it may change when the run is resumed."""
+
+    owners: ClassVar[Mapping[str, str]] = dict.fromkeys((*Deployment.model_fields, "address"), "Execution")
 
     name: str | None = Field(
         default=None,
@@ -146,11 +148,6 @@ class Execution(Placement):
         default=False,
         description="let sites tell how often values of columns occur, ten times at least, and, for scores that "
         "need each of them, the held-out outputs and targets",
-    )
-    deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="seconds after which a round that has its quorum goes on without the partitions that have not "
-        "answered; auto: three deviations more than the median of the rounds before",
     )
     keep: Annotated[str, AfterValidator(lambda keep: str(Keep.of(keep)))] | None = Field(
         default=None,
@@ -214,8 +211,6 @@ class TrainConfig(Experiment, Execution, Deployment):
             raise ValueError(
                 f"keep {self.keep} maps rounds again in any process, and {why}; give states or every:k"
             )
-        if self.deadline and not EXECUTORS[self.executor].distributed:
-            raise ValueError(f"executor {self.executor} waits for each map; leave deadline out, or give graph")
         return self
 
     @property

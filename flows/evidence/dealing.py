@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from roundweave.flows.config.experiment import Dealing
 from roundweave.flows.config.recorded import check_examples, check_trust
 from roundweave.flows.planning.completing import deal
@@ -23,8 +21,6 @@ def deal_again(run: StoredRun, root: Where, trust: bool) -> Partitions:
     check_trust(run, root, trust, recorded, ("data",))
     dealt = deal(recorded, meaning=Meaning.recorded(run.attributes["data"]))
     dealt, descriptions = dealt.described_by(gather_here)
-    unread = run.attributes["data"].get("validation", "")  # what validates is not dealt
-    padded = dealt.loading.collate is not None
-    described = combine(descriptions, dealt.called, padded=padded)
-    check_examples(run, replace(described, validation=unread))
+    described = combine(descriptions, dealt.called, padded=dealt.loading.collate is not None)
+    check_examples(run, run.attributes["data"] | {"digest": described.digest, "files": described.files})
     return dealt

@@ -64,13 +64,13 @@ def plan_again(run: StoredRun, config: OfRun, **changes: Any) -> Plan:
     training = recorded_training(run, config, **changes)
     forget_examples()  # that may have been read before their files changed
     planned = plan_rounds(training, run)
-    cohort = planned.partitions.cohort
-    if not isinstance(cohort, Asked):
+    sampler = planned.partitions.sampler
+    if not isinstance(sampler, Asked):
         return planned
     before = training.recombined.before if training.recombined else 0
     commits = (run.round(number).commit for number in run.committed)
     rounds = {before + each.round: tuple(sorted({*each.updates, *each.absent})) for each in commits}
-    return replace(planned, partitions=replace(planned.partitions, cohort=replace(cohort, rounds=rounds)))
+    return replace(planned, partitions=replace(planned.partitions, sampler=replace(sampler, rounds=rounds)))
 
 
 @contextmanager

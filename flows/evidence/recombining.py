@@ -87,7 +87,7 @@ def recombine(config: RecombineConfig) -> Recombination:
     as_recorded = None if whole or not config.recorded() else plan_again(run, config)
     with described_again(planned, config) as (described, executor):
         work = described.work
-        check_examples(run, described.description)
+        check_examples(run, described.description.recorded)
         recorded = describe(as_recorded, executor.gather).work if as_recorded else work
         subject = Recombining(work, recorded, full_address(run.address), rounds, frozenset(config.without))
         numbers, again = range(len(rounds)), partial(recombine_stored, subject)

@@ -204,7 +204,7 @@ def key_differences(stored: StoredRun, described: Described, machines: Sequence[
     parts = {
         "fingerprint": _other_machines(recorded, machines),
         "code": _other_code(described.plan.config),
-        "data": other_data(recorded, vars(described.description)),
+        "data": other_data(recorded, described.description.recorded),
         "versions": ", ".join(changed),
     }
     return {name: what for name, what in parts.items() if what}

@@ -101,7 +101,7 @@ def _on_held_out(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Sco
     """The score on the examples that the run holds out, which are checked, and their description."""
     with described_again(plan_again(run, config), config) as (described, executor):
         work, description = described.work, described.description
-        check_examples(run, description)
+        check_examples(run, description.recorded)
         check_stays(described.plan.config, work.objective)
         if not description.held_out:
             raise UsageError(f"{run.name} holds no examples out; give --data to score it on")

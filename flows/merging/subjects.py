@@ -16,7 +16,7 @@ from roundweave.flows.config.experiment import PREPARED
 from roundweave.flows.config.merging.merge import Architecture
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.merging.recorded import Origin
-from roundweave.flows.planning.completing import found_model, named_or_own
+from roundweave.flows.planning.completing import with_source
 from roundweave.flows.planning.describing import describe, may_own_loss, objective_for
 from roundweave.flows.planning.plan import Plan, plan_rounds
 from roundweave.storage.errors import (
@@ -32,7 +32,6 @@ from roundweave.storage.values.lazy import known_specs
 from roundweave.storage.values.tensors import dtype_name
 from roundweave.tasks.data.description import Description, combine, gather_here
 from roundweave.tasks.data.partitions import Partitions, forget_examples
-from roundweave.tasks.data.sources.table import keep_source
 from roundweave.tasks.matching.check import check_function, largest_change, randomise
 from roundweave.tasks.matching.groups import Tensors, UnitGroups
 from roundweave.tasks.matching.tapping import BATCH
@@ -43,7 +42,6 @@ from roundweave.tasks.merging.rows.labels import with_a_row_for_each_output
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.networks.pretrained import inputs_by_kind
 from roundweave.tasks.networks.reference import MODELS
-from roundweave.tasks.networks.scores import LOSS_NAMES
 from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.numerics.pinning import pinned
@@ -79,13 +77,7 @@ class Subject:
 
 def kept_code(config: AnyArchitecture) -> AnyArchitecture:
     """The configuration with references to the user's functions replaced by their source."""
-    sources = {
-        **(found_model(config.model, config.model_options) if config.model else {}),
-        "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
-        "data": config.data and keep_source(config.data),
-        **{name: (given := getattr(config, name)) and find_code(given) for name in PREPARED},
-    }
-    return config.model_copy(update=sources)
+    return config.model_copy(update=with_source(config, config.model))
 
 
 def subject(config: Architecture, blocks: int = 1, tensors: Tensors | None = None) -> Subject:

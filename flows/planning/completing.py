@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from roundweave.flows.config.base import own_options
 from roundweave.flows.config.experiment import PREPARED, Dealing
+from roundweave.flows.config.plugins import active_plugins
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.planning.naming import through
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import stored_round
@@ -33,11 +36,7 @@ def complete(config: TrainConfig, new: bool, opened: Opener) -> TrainConfig:
     """
     config = config.model_copy(update={"start_from": _found_start(config, new, opened) or config.start_from})
     own = {
-        "data": keep_source(config.data),
-        "validation": config.validation and keep_source(config.validation),
-        **{name: getattr(config.loading, name) for name in PREPARED},
-        **found_model(_model_given(config), config.model_options),
-        "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
+        **with_source(config, _model_given(config)),
         "scores": config.scores and tuple(named_or_own("score", score, SCORES) for score in config.scores),
         "algorithm": config.algorithm.recorded(config.rounds),
         "recombined": config.recombined and config.recombined.model_copy(update=config.recombined.recorded()),
@@ -69,6 +68,20 @@ def _model_given(config: TrainConfig) -> str | Code:
             raise UsageError(f"{folder} has no {CONFIG}, which says what network it has; give --model")
         return f"{PRETRAINED}{folder}" if folder.is_dir() else config.model
     return config.model
+
+
+def with_source(config: Any, model: str | Code | None) -> dict[str, Any]:
+    """The fields that say of what data a configuration's network learns, and how, with the source of functions.
+
+    Raises `UsageError` for unknown names, and `CodeError`.
+    """
+    named = own_options(type(config), data=True)
+    return {
+        **{name: keep_source(data) for name in named if (data := getattr(config, name))},
+        **{name: find_code(given) for name in PREPARED if (given := getattr(config, name))},
+        **(found_model(model, config.model_options) if model else {}),
+        "loss": config.loss and named_or_own("loss", config.loss, LOSS_NAMES),
+    }
 
 
 def found_model(model: str | Code, options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -103,9 +116,9 @@ def deal(config: Dealing, dtype: str = "float32", meaning: Meaning = NO_NAMES) -
     sites = config.site_of_each
     source = at_sites(source, config.data, sites) if sites and not source.partitioned else source
     source = source.arranged(meaning) if meaning != NO_NAMES else source
-    own, options = config.score_partitions or 0.0, config.partition_options or {}
-    how: dict[str, Any] = {"loading": config.loading, "own_held_out": own, "options": options, "sites": sites}
-    return Partitions(source, split, dtype, config.held_out, **how)
+    how: dict[str, Any] = {"loading": config.loading, "options": config.partition_options or {}, "sites": sites}
+    partitions = Partitions(source, split, dtype, config.held_out, **how)
+    return through(partitions, active_plugins(config), "deal")
 
 
 def scored_alone(training: TrainConfig, data: Data, target: str | None = None) -> Partitions:

@@ -10,9 +10,8 @@ from math import prod
 from typing import Any
 
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.completing import scored_alone
 from roundweave.flows.planning.plan import Plan
-from roundweave.storage.errors import DataError, UsageError, nearest
+from roundweave.storage.errors import DataError, ModelError, UsageError, nearest
 from roundweave.storage.rounds.columns import LEAST_TOLD
 from roundweave.storage.rounds.commits import ranking
 from roundweave.tasks.compute.compute import Fitting
@@ -22,10 +21,8 @@ from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.objective import LAYOUTS, ModelSpec, Objective
 from roundweave.tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
-from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.scorers import OwnExamples, Scorer, described_with
 from roundweave.tasks.rounds.scoring import gathering
 
 
@@ -88,16 +85,15 @@ def describe(plan: Plan, gather: CallEach) -> Described:
     wanted = objective_for(config, description)
     ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
     LAYOUTS[objective.model] = layout
-    scorers = plan.scorers
+    scorers = plan.scorers[:1]
     if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
         if start and plan.new:
             start.check(objective)
         if plan.new and description.held_out:
             check_stays(config, objective)
-        if config.validation is not None:
-            scorer, description = _validation(plan, objective, description, gather)
-            scorers = (*scorers, scorer)
-        scorers = (*scorers, OwnExamples()) if config.score_partitions else scorers
+        scorers = tuple(each.described(objective, partitions, description, gather) for each in plan.scorers)
+        beside = {name: fact for each in scorers for name, fact in each.recorded.items()}
+        description = replace(description, beside=beside)
     compute = config.compute.bound(objective, partitions)
     algorithm = replace(algorithm, map=compute.wrapped(algorithm.map))
     decided = (algorithm, partitions, config.seed, compute, config.quorum)
@@ -105,7 +101,7 @@ def describe(plan: Plan, gather: CallEach) -> Described:
     how: dict[str, Any] = {"topology": plan.topology, "schedule": plan.schedule, "scorers": scorers}
     work = Work(objective, *decided, code=config.code, before=before, **how)
     described = Described(plan, description, work)
-    for check in (_check_scores, *plan.checks) if not description.columns.refusals else ():
+    for check in (_check_names, _check_scores, *plan.checks) if not description.columns.refusals else ():
         check(described)
     return described
 
@@ -132,7 +128,7 @@ def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Descri
     digests = tuple(part.digest for part in descriptions)
     files = tuple(description.files.items())
     partitions = replace(partitions, digests=digests, shared=bool(description.shared), files=files)
-    if each and config.cohort_by_size:
+    if each and partitions.sampler and partitions.sampler.by_size:
         partitions = replace(partitions, counts=tuple(gather(partitions.size, range(config.partitions))))
     return partitions, description, tuple(part.examples for part in descriptions) if each else ()
 
@@ -143,22 +139,12 @@ def check_stays(config: TrainConfig, objective: Objective) -> None:
         raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
 
 
-def _validation(
-    plan: Plan, objective: Objective, description: Description, gather: CallEach
-) -> tuple[Scorer, Description]:
-    """The scorer of the validation data, on which the network is tried, and the description with them."""
-    config = plan.config
-    assert config.validation is not None
-    if not description.held_out:
-        raise UsageError("validation is scored beside examples that are held out; give held_out, or leave it out")
-    validation = scored_alone(config, config.validation)
-    if validation.source.partitioned:
-        raise UsageError("validation is one data set for all partitions; give a function without arguments")
-    called = ("the data", "validation").__getitem__
-    validation, own, both = described_with(description, validation, called, gather)
-    gather(partial(check_fit, objective, validation, both), range(1))
-    told = replace(description, validation=own.digest, validated=own.held_out)
-    return Scorer("validation_", replace(validation, cohort=plan.partitions.cohort), own.held_out), told
+def _check_names(described: Described) -> None:
+    """Raise `ModelError` for a score with the name of a number that a scorer derives of another one."""
+    scores = described.objective.judges
+    prefixes = {prefix for each in described.work.scorers for prefix in (each.prefix, *each.adds) if prefix}
+    if twice := scores.keys() & {f"{prefix}{name}" for prefix in prefixes for name in scores}:
+        raise ModelError(f"a score has the name of another number of rounds, {min(twice)!r}; rename it")
 
 
 def _check_scores(described: Described) -> None:

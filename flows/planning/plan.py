@@ -24,8 +24,9 @@ from roundweave.tasks.algorithms.applies.optimizers import Sgd
 from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
-from roundweave.tasks.data.splits.split import Asked, Cohort, Sampler
+from roundweave.tasks.data.splits.split import Asked, Sampler
 from roundweave.tasks.networks.start import Start
+from roundweave.tasks.rounds.job import Patience
 from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.scorers import Scorer
 
@@ -48,7 +49,8 @@ class Plan:
 
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `schedule`
     says who begins when, None if a round's partitions begin together. `sampler` draws who takes part in a round,
-    None for all; `scorers` score each round; `plugins` are those that take part. The
+    None for all, and `patience` says how long a round waits for the rest, None: for ever. `scorers` score each
+    round; `plugins` are those that take part. The
     examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
     Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
     refused where no examples are held out. `filled` has the option by which each slot was filled.
@@ -68,6 +70,7 @@ class Plan:
     topology: Topology | None
     schedule: Schedule | None = None
     sampler: Sampler | None = None
+    patience: Patience | None = None
     plugins: tuple[Any, ...] = ()
     scorers: tuple[Scorer, ...] = (Scorer(),)
     checks: tuple[Check, ...] = ()
@@ -191,11 +194,11 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
     planned = Plan(config, run, algorithm, partitions, topology)
-    if config.drawn:
-        planned = planned.fill("cohort", sampler=config.drawn)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
     if not (planned.schedule or algorithm.when.together):
         raise UsageError("updates of this algorithm arrive one by one, and no plugin here schedules that")
+    if topology and (sampled := planned.filled.get("sampler")):
+        raise UsageError(f"with a topology each partition trains its network in each round; leave {sampled} out")
     config = planned.config
     defaults = {"evaluate_every": config.evaluate_every or 1, "keep": config.keep or "all"}
     planned = replace(planned, config=config.model_copy(update=defaults))
@@ -211,14 +214,16 @@ def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
         changed = [part for part in DECIDING if getattr(planned, part) != getattr(before, part)]
         if changed and not plugin.decides:
             raise UsageError(f"plugin {plugin.label()} changes the {changed[0]} of a run; give it decides = True")
-    sampler = planned.sampler  # one of the user's is asked here alone
-    own = sampler is not None and not isinstance(sampler, Cohort)
-    size, most = getattr(sampler, "size", None), planned.partitions.split.partitions
-    if own and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
+    sampler, most = planned.sampler, planned.partitions.split.partitions
+    size = getattr(sampler, "size", None)
+    if sampler and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
         raise UsageError(f"{planned.filled['sampler']}: {sampler!r} is no rw.Sampler whose size is 1 to {most}")
-    if own and planned.schedule:
+    here = sampler is not None and sampler.draw_next is None  # and no other process asks it
+    if here and planned.schedule:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
-    cohort = Asked(sampler.size, {}, sampler.by_size) if sampler and own else sampler
-    partitions = replace(planned.partitions, cohort=cohort)
+    asked = Asked(sampler.size, {}, sampler.by_size) if sampler and here else sampler
+    partitions = replace(planned.partitions, sampler=asked)
+    if (quorum := planned.config.quorum) > partitions.taking_part:
+        raise UsageError(f"quorum {quorum} is more than the {partitions.taking_part} partitions of a round")
     return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PLUGINS: Mapping[str, Mapping[str, str]] = {
-    "parameter_server": {},
+    "validation": {},
+    "score_partitions": {},
     "scheduled": {
         "serve": "Train a configuration on a schedule, until Ctrl-C.",
         "deploy": "Have a work pool of Prefect train a configuration on a schedule.",
     },
     "race": {"plan": "Have each way of training the run race for some seconds, and choose one."},
+    "cohort": {},
+    "parameter_server": {},
+    "deadline": {},
     "log_file": {},
     "early_stopping": {},
     "drift": {},

@@ -233,10 +233,12 @@ FORMATS = {"seconds": ".3f", "share": ".1%", "staleness": ".2f", "received_bytes
 
 
 def shown(name: str, value: float | None) -> str:
-    """A loss or a score as text: scores named in `SHARES` as percentages, a dash for None and NaN."""
+    """A loss or a score as text: what is of `SHARES`, as percentages, a dash for None and NaN."""
+    from roundweave.storage.rounds.commits import derived_of  # slow to import
+
     if value is None or math.isnan(value):
         return "–"
-    return format(value, ".2%" if name.removeprefix("validation_") in SHARES else ".4f")
+    return format(value, ".4f" if {name, derived_of(name)}.isdisjoint(SHARES) else ".2%")
 
 
 def shown_cell(name: str, value: Any) -> Any:

@@ -39,7 +39,6 @@ from roundweave.tasks.networks.start import Fork
 from roundweave.tasks.numerics.devices import AUTO, CPU, accelerator
 from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
 from roundweave.tasks.rounds.job import Attempt, Job, Work, sizes_to_draw, window_size
-from roundweave.tasks.rounds.patience import Patience
 
 COMPARED = 100
 """Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
@@ -71,23 +70,18 @@ class Prepared:
         rounds = window_size(self.wanted, seconds, long=self.store.tensors.slow)
         return max(rounds, AT_SITES) if not self.wanted and self.job.work.partitions.sites else rounds
 
-    @property
-    def asks_each(self) -> bool:
-        """Whether it is known only when a round begins whom the round asks, by the rounds before."""
-        return self.sampler is not None and self.sampler.sees
-
     def job_of(self, first: int, last: int) -> Job:
         """The job of these rounds, with those whom each asks if a sampler of the user's says that."""
         work, sampler = self.job.work, self.sampler
         partitions = work.partitions
-        if sampler is None or not isinstance(partitions.cohort, Asked):
+        if sampler is None or not isinstance(partitions.sampler, Asked):
             return self.job
         before = [self.store.log.read(number) for number in range(first)] if sampler.sees else None
         asked = dict[int, tuple[int, ...]]()
         for round in range(work.before + first, work.before + last + 1):
             sizes = sizes_to_draw(partitions, partitions.split.number(round))
             asked[round] = _draw(sampler, work.seed, round, sizes, before)
-        partitions = replace(partitions, cohort=replace(partitions.cohort, rounds=asked))
+        partitions = replace(partitions, sampler=replace(partitions.sampler, rounds=asked))
         return replace(self.job, work=replace(work, partitions=partitions))
 
     def let_go(self, newest: Commit) -> None:
@@ -148,10 +142,9 @@ def prepare(
     if work.compute.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
         shared = f"the {work.compute.ranks} ranks of a network take turns in one process"
         notice(f"{shared}; with executor ranks each has its own")
-    parts = work.partitions
-    own_held_out = parts.source.partitioned and not parts.shared and bool(description.held_out)
-    if own_held_out and parts.cohort and not work.rotating:
-        notice("a round is scored on what its cohort holds out, so scores of two rounds are of different examples")
+    apart = not work.partitions.held_out_together and bool(description.held_out)
+    if apart and plan.sampler and not work.rotating:
+        notice("a round is scored on what those that it asks hold out, so two rounds' are of different examples")
     keep = Keep.of(config.keep or "all")
     if plan.new and must_fit:
         needs = Needs.of(work)
@@ -173,8 +166,7 @@ def prepare(
             "may_go_ahead": not any(plugin.may_end for plugin in plan.plugins),
         }
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
-        patience = Patience(config.deadline)
-        job = Job(work, attempt, shard=store.schema.shard, patience=patience)
+        job = Job(work, attempt, shard=store.schema.shard, patience=plan.patience)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, config.window, syncing, plan.sampler)
             if done:

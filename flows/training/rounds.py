@@ -32,7 +32,7 @@ def run_rounds(
     `seconds` is the time that the round before took, or None; it decides the size of the first window.
     """
     while True:
-        rounds = 1 if hooks.may_end or run.asks_each else run.window(seconds)
+        rounds = 1 if hooks.may_end or (run.sampler and run.sampler.sees) else run.window(seconds)
         until = min(first + rounds - 1, last)
         for commit in executor.run(run.job_of(first, until), first, until):
             notify_commit(commit, run.job.attempt.rounds)

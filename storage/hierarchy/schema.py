@@ -42,13 +42,14 @@ MOST_SLOTS = 1_000
 MOST_SHARDS, SHARDS_OF_PROCESS = 32, 8
 """Into how many files the updates of a round go, if that is enough for each process to write so many.
 
-With fewer files for each process, some processes would have many more partitions to map than others. A cohort of
-more than the first number has no more than the second for each process, since its rounds are short.
+With fewer files for each process, some processes would have many more partitions to map than others. Rounds
+that ask some partitions, but more than the first number, have no more than the second for each process, since they
+are short.
 """
 
 
 SHARD_BYTES, SHARD_PARTITIONS = 1 << 26, 1 << 11
-"""The most bytes, of a cohort on average, and the most partitions of a file that several partitions share.
+"""The most bytes on average, of a round that asks some, and the most partitions of a file that several share.
 
 Its bytes are in memory until it is written, and to read one partition the index of all is read.
 """
@@ -155,9 +156,9 @@ class Schema:
     def sharded(self, processes: int = 1, updates: int = 0) -> Schema:
         """The schema with as few files as suit so many processes that write them.
 
-        A round stores so many `updates`, of a cohort; 0: of all partitions. Of the sizes from the least to twice
-        that, it has the one with which partitions are most often halved into whole shards: a block that is such a
-        part sends a single vector to the reduce.
+        A round stores so many `updates`; 0: of all partitions. Of the sizes from the least to twice that, it has
+        the one with which partitions are most often halved into whole shards: a block that is such a part sends a
+        single vector to the reduce.
         """
         updates, files = updates or self.partitions, SHARDS_OF_PROCESS * processes
         files = files if MOST_SHARDS < updates < self.partitions else max(MOST_SHARDS, files)

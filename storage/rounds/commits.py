@@ -23,9 +23,9 @@ from roundweave.storage.values.digests import LARGEST_SEALED, read_sealed, seale
 class Arrival:
     """How an update came to a parameter server.
 
-    `push` says which push of its partition it is, counted from 1; with a cohort, how many pushes had arrived when
-    the partition was drawn, plus one. Its map began from the state of round `version`.
-    `staleness` counts the rounds since then that took an update.
+    `push` says which push of its partition it is, counted from 1; where some are drawn, how many pushes had
+    arrived when the partition was drawn, plus one. Its map began from the state of round `version`. `staleness`
+    counts the rounds since then that took an update.
     """
 
     push: Count
@@ -104,13 +104,18 @@ class Score:
 
 
 LOWEST = ("loss", "mae", "perplexity")
-"""The scores whose lowest number is the best one, as that of the worst partitions is, and each spread."""
+"""The scores whose lowest number is the best one, as that of what is derived of them is, and each spread."""
+
+
+def derived_of(name: str) -> str:
+    """The score that a number of a round is derived of by its name, as ``worst_loss`` is; empty for none."""
+    return name.partition("_")[2]
 
 
 def ranking(best: str) -> tuple[str, bool]:
     """The score of ``f1``, ``min:mae`` or ``max:f1``, and whether its lowest number is the best; see `LOWEST`."""
     way, _, name = best.rpartition(":")
-    lowest = name.removeprefix("validation_").removeprefix("worst_") in LOWEST or name.startswith("spread_")
+    lowest = not {name, derived_of(name)}.isdisjoint(LOWEST) or name.startswith("spread_")
     return name, way == "min" if way else lowest
 
 
@@ -138,7 +143,7 @@ class InFlight:
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """The state of a parameter server after a round: the work that is `in_flight`, by partition of the cohort.
+    """The state of a parameter server after a round: the work that is `in_flight`, by partition.
 
     `steps` counts the rounds so far that took an update. `unsound` are the partitions whose last update was
     refused because of its content.
@@ -169,8 +174,8 @@ class Commit:
     """The record of one committed round.
 
     `token` and `epoch` are those of the writer's `Lease`. `state` is the digest of the state and `tensors` those
-    of its tensors by path. `updates` has a record for each partition of the cohort but the `absent` ones, which
-    had not answered by the deadline, and `carry_from` the round that set each partition's carry. `split` is None
+    of its tensors by path. `updates` has a record for each partition that was asked but the `absent` ones, which
+    had not answered in time, and `carry_from` the round that set each partition's carry. `split` is None
     where each partition brought examples of its own. `server` is None where the round waited for its partitions.
     `score` is None where the round was not scored, `best` is the lowest loss so far, among scores that left out as
     few examples, or the best of another score, and `since_best` counts the scores since then. `stop` is the reason

@@ -322,10 +322,10 @@ class StoredTensors:
         """Whether writing a round takes so long that the next round should be computed in the meantime."""
         return self.place.at_once > 1 or self.schema.state_bytes >= LARGE_STATE
 
-    def kept_bytes(self, last: int, pruned: Pruned, cohort: int = 0) -> int:
-        """The bytes of what was not pruned of rounds 0 to `last`, each with `cohort` updates, 0 for all."""
+    def kept_bytes(self, last: int, pruned: Pruned, asked: int = 0) -> int:
+        """The bytes that were not pruned of rounds 0 to `last`, each with the updates of `asked`; 0: all."""
         gone = pruned.until(last)
-        updates = (last - len(gone.updates)) * (cohort or self.schema.partitions) + len(gone.carried)
+        updates = (last - len(gone.updates)) * (asked or self.schema.partitions) + len(gone.carried)
         return self.schema.stored_bytes(last + 1 - len(gone.states), updates)
 
     def _read_vector(self, spec: ArraySpec, round: int, partition: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from roundweave.storage.errors import UsageError, nearest, printable
 from roundweave.storage.places.base import Where, file_path
+from roundweave.storage.rounds.commits import derived_of
 from roundweave.storage.runs.measures import arrivals as came
 from roundweave.storage.runs.measures import changes, divergence
 from roundweave.storage.runs.run import StoredRun
@@ -20,15 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-OF = {
-    "train_": "training",
-    "": "held out",
-    "own_": "own",
-    "worst_": "worst",
-    "spread_": "spread",
-    "validation_": "validation",
-}
-"""The prefixes of the columns of one score in a history, and what its lines say of whose examples they are."""
+OF = {"train": "training", "": "held out"}
+"""What lines say of the columns of a score in a history that are named so before it; the first word of others."""
 
 
 PANEL = 7
@@ -74,7 +68,7 @@ class Plots:
     def kinds(self) -> list[str]:
         """The loss and the scores that have a panel in `history`; the others are of one of these on partitions."""
         names = ["loss", *self.run.scores]
-        return [name for name in names if not any(name == f"{of}{other}" for of in OF if of for other in names)]
+        return [name for name in names if derived_of(name) not in names]
 
     def history(self, ax: Axes | None = None) -> Axes:
         """Draw losses over rounds, and each kind of score in a panel of its own below them.
@@ -90,15 +84,17 @@ class Plots:
         """
         history, kinds = self.run.history(), self.kinds
         ax, drawn = ax or plot_axes(PANEL * len(kinds)), {}
+        words = sorted({str(name).partition("_")[0] for name in history if derived_of(str(name)) in kinds})
+        labels = OF | {word: word for word in words if word not in OF}
         for panel, kind in zip(split_axes(ax, len(kinds)), kinds, strict=True):
-            for number, (of, label) in enumerate(OF.items()):
-                for line in draw_columns(history, [f"{of}{kind}"], panel):
+            for number, (of, label) in enumerate(labels.items()):
+                for line in draw_columns(history, [f"{of}_{kind}" if of else kind], panel):
                     line.set(color=f"C{number}", label=label)
                     drawn[label] = line
             panel.set_title(_shown(kind), loc="left", fontsize="medium")
             panel.label_outer()
         ax.set_title(_shown(self.run.name))
-        legend_below(panel, [drawn[label] for label in OF.values() if label in drawn])
+        legend_below(panel, [drawn[label] for label in labels.values() if label in drawn])
         return ax
 
     def divergence(self, measure: str = "relative", ax: Axes | None = None) -> Axes:

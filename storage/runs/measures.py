@@ -214,7 +214,7 @@ def arrivals(run: StoredRun) -> pd.DataFrame:
 
     Returns:
         A row for each update, in the order of the rounds; no rows where rounds waited for all partitions.
-        Columns are ``round``, ``partition``, ``push`` (which of its partition or cohort, from 1), ``version``
+        Columns are ``round``, ``partition``, ``push`` (which of its partition, or of all, from 1), ``version``
         (the round whose state the map began from), ``staleness`` (rounds in between that took an update),
         ``accepted``, ``seconds`` that the map took, and ``worker``.
 

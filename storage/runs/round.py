@@ -119,7 +119,7 @@ class Round:
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """The partitions that had not answered by the round's deadline."""
+        """The partitions that had not answered in time."""
         return self.commit.absent
 
     @property

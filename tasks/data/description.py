@@ -44,7 +44,7 @@ class Description:
     them. `distinct` is how many labels occur, of several partitions at most, or 0 if each example has
     several or a data set tells its classes. `kind` says what inputs are as they are stored: pixels, integers or
     numbers; empty if that is not known. `unreadable` is why the examples cannot be read, empty if they can.
-    `validation` is the digest of other data that each round scores, and `validated` how many examples these are.
+    `beside` is what the record has of other data that rounds score, by its name there.
     `columns` are counted only for a new run, and of sites only if that is asked for.
     """
 
@@ -63,9 +63,14 @@ class Description:
     target_classes: int = 0
     kind: str = ""
     unreadable: str = ""
-    validation: str = ""
-    validated: int = 0
+    beside: Mapping[str, Any] = field(default_factory=dict)
     columns: ColumnsRecord = field(default_factory=ColumnsRecord)
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What a run's record has of its data."""
+        own = {name: value for name, value in vars(self).items() if name not in ("beside", "columns")}
+        return {**own, **self.beside}
 
     @property
     def meaning(self) -> Meaning:

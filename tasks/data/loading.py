@@ -149,7 +149,9 @@ class LoadedExamples:
         """The batches of rows, int64 (row,), and seeds."""
         if workers := self.reading.loading.workers:
             self.loader[:] = [_loaders.get(workers) or _loaders.setdefault(workers, Loader(workers))]
-            reading = replace(self.reading, owner=CURRENT.get() or self.reading.owner)  # a map's knows its cohort
+            reading = replace(
+                self.reading, owner=CURRENT.get() or self.reading.owner
+            )  # a map's knows who takes part
             return self._moved(self.loader[0].batches(reading, keys))
         return self._moved(self.reading.rows(*key) for key in keys)
 

@@ -46,11 +46,11 @@ class Partitions:
         shared: Whether all partitions have the same held-out examples, of which each scores a part.
         loading: How examples are prepared where they are used.
         files: The names of the files that are read where they are used, each with what shows that it is the same.
-        cohort: How many partitions take part in a round, or compute at one time; None: all.
+        sampler: Who takes part in a round, or computes at one time for a parameter server; None: all.
         own_held_out: The share of its examples that each partition holds out for a score of its own.
         options: Options of partitions' own, by the partition's name or number, which `partition()` gives.
         sites: The site of each partition, where its examples stay; empty if they may be anywhere.
-        counts: How many examples each partition trains on, if that decides a cohort and each is loaded on its own.
+        counts: How many examples each trains on, if that decides who takes part and each is loaded on its own.
 
     Example:
         >>> partitions = rw.Partitions(rw.find_source("digits"), rw.Split(4))
@@ -64,7 +64,7 @@ class Partitions:
     shared: bool = False
     loading: Loading = field(default_factory=Loading)
     files: tuple[tuple[str, str], ...] = ()
-    cohort: Sampler | None = None
+    sampler: Sampler | None = None
     own_held_out: float = 0.0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sites: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Partitions:
     @property
     def taking_part(self) -> int:
         """How many partitions take part in a round at most, or compute at one time for a parameter server."""
-        return self.split.partitions if self.cohort is None else self.cohort.size
+        return self.split.partitions if self.sampler is None else self.sampler.size
 
     def load(self, number: int, partition: int) -> AnyExamples:
         """The examples that a partition trains on under the split of this number.
@@ -131,7 +131,7 @@ class Partitions:
 
         A partition that cannot be read has none of its own.
         """
-        if self.cohort and not self.source.partitioned:
+        if self.sampler and not self.source.partitioned:
             return _known_part(self, 0, place, scorers)
         return self._held_out_part(partition, place, scorers)
 
@@ -179,14 +179,14 @@ class Partitions:
         owner = own if not held_out or (apart and not self.shared) else None
         return Reading(self.source, own if apart else None, owner, held_out, self.loading, self.dtype)
 
-    def current(self, partition: int, cohort: Sequence[int] | None = None) -> CurrentPartition:
-        """What the user's code is told of the partition that it is called for; without a `cohort` all take part.
+    def current(self, partition: int, asked: Sequence[int] | None = None) -> CurrentPartition:
+        """What the user's code is told of the partition that it is called for; None are `asked`: all take part.
 
         Raises `UsageError` for options of a partition that is not there.
         """
         every, (names, options) = range(self.split.partitions), _known_options(self)
         name, own = names[partition] if names else str(partition), options.get(partition, {})
-        return CurrentPartition(partition, name, len(every), own, cohort or every)
+        return CurrentPartition(partition, name, len(every), own, asked or every)
 
     def rows(self, partition: int, number: int) -> Rows:
         """The rows of the data that a split deals to a partition, int64 (row,), in the partition's own order."""
@@ -256,7 +256,12 @@ class Partitions:
             )
 
     def described(self, partition: int, least: int = 0) -> Description:
-        """What `describe` gives; of one of several partitions that cannot be read, only why it is `unreadable`."""
+        """What `describe` gives; of one of several partitions that cannot be read, only why it is `unreadable`.
+
+        The examples are read again, as this process may have read them for an earlier run.
+        """
+        forget_opened(self._reading(partition, held_out=False))
+        _known_rows.cache_clear()
         try:
             return self.describe(partition, least)
         except FileMissing as error:
@@ -289,11 +294,7 @@ class Partitions:
         """Describe what the source loads for a partition, which is everything if it loads all at once.
 
         Its columns are described unless `least` is 0; see `columns_of`.
-        A partition that is loaded on its own is read again, as its process may have read it for an earlier run.
         """
-        if self.source.partitioned:
-            forget_opened(self._reading(partition, held_out=False))
-            _known_rows.cache_clear()
         dataset, (train, held_out) = self._dataset(partition), self._rows(partition, 0)
         check_distinct(dataset, self.dtype, str(self.source))
         given = dataset.held_out if self.source.partitioned else None  # others may hold out the same ones

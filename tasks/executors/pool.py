@@ -205,7 +205,7 @@ class WorkerPool:
 
     def key(self, job: Job, kind: str, round: int, block: int | str | tuple[int, ...] = 0) -> Key:
         """The key of a task, which differs from all keys before the last `forget`."""
-        return kind, f"{job.attempt.token}-{self._spread}-{job.blocks}{job.asked}", round, block
+        return kind, f"{job.attempt.token}-{self._spread}-{job.blocks}{job.suffix}", round, block
 
     def shared(self, job: Job) -> Future[Any]:
         """A future of the job, which is sent to the cluster once."""
@@ -219,8 +219,8 @@ class WorkerPool:
     def data(self, job: Job, round: int, load: Callable[..., Any]) -> list[Future[Any]]:
         """Futures of each block's examples in a round, made by `load(job, round, block)`.
 
-        Workers hold the examples of the present split, or cohort, and of the one before. If blocks are mapped one
-        by one, all are loaded before.
+        Workers hold the examples of the present draw and of the one before, see `Job.draw`. If blocks are mapped
+        one by one, all are loaded before.
         """
         shared, number = self.shared(job), job.draw(round)
         if self.placement.apart and load is not load_block:

@@ -1,10 +1,11 @@
-"""Rounds that do not wait for all: with a patience that ends, or with a cohort of those that are there.
+"""Rounds that do not wait for all: with a patience that ends, or that ask some of those that are there.
 
 Once it has its quorum, a round goes on without those that have not answered in time, or that went away.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -74,7 +75,7 @@ class QuorumRounds:
             yield done
 
     def _asked(self, job: Job, round: int) -> tuple[int, ...] | None:
-        """The partitions of a cohort of those that are there, each a block; None for another cohort, or none.
+        """The partitions that a round asks of those that are there, each a block; None where it may ask any.
 
         It waits until a quorum is there.
         """
@@ -82,11 +83,12 @@ class QuorumRounds:
             return None
         while len(there := self.pool.there()) < job.work.quorum:
             usable_workers(self.pool.client)
-        return job.work.cohort(round, tuple(there))
+        return job.work.asks(round, tuple(there))
 
     def _answered(self, job: Job, round: int, answers: Mapping[int, Future[Any]]) -> list[int]:
         """The blocks that answer in time. Raises `LostWork` if one cannot be computed, or too few are there."""
-        seconds, began = job.patience.seconds(self._took), time.monotonic()
+        seconds = job.patience.seconds(self._took) if job.patience else math.inf
+        began = time.monotonic()
         took: dict[int, float] = {}
         while True:
             waited = time.monotonic() - began

@@ -183,8 +183,8 @@ def _meet(store: TCPStore, meeting: Rendezvous, halted: Callable[[], bool]) -> N
     """Wait until all ranks are there; raises `Broken` if they do not come."""
     store.set(f"here/{meeting.rank}", "yes")
     waited_for = [f"here/{rank}" for rank in range(meeting.ranks)]
-    deadline = time.monotonic() + FORMING.total_seconds()
-    while time.monotonic() < deadline and not halted():
+    until = time.monotonic() + FORMING.total_seconds()
+    while time.monotonic() < until and not halted():
         try:
             store.wait(waited_for, timedelta(seconds=LOOK_SECONDS))
             return

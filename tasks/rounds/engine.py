@@ -40,11 +40,11 @@ class Report:
 
 
 class BlockData:
-    """Loads the examples of a block, and keeps those of the last split or cohort that was asked for.
+    """Loads the examples of a block, and keeps those of the last draw that was asked for, see `Job.draw`.
 
     It may begin with `examples` of the run whose attempt has the token `of`, for a draw of its job. If the data
-    are given as a whole, the next cohort is loaded in a thread beside the maps: to load a partition alone may call
-    the user's code, whose draws would meet those of a map.
+    are given as a whole, the next round's are loaded in a thread beside the maps: to load a partition alone may
+    call the user's code, whose draws would meet those of a map.
     """
 
     def __init__(self, block: int, of: tuple[str, int] = ("", 0), examples: BlockExamples | None = None) -> None:
@@ -57,17 +57,17 @@ class BlockData:
     def __call__(
         self, job: Job, round: int, load: Callable[[Job, int, int], BlockExamples] = load_and_persist
     ) -> BlockExamples:
-        """The examples of the block in a round, by partition. If split or cohort changed, `load` reads them."""
+        """The examples of the block in a round, by partition. Of another draw, `load` reads them."""
         if (of := (job.attempt.token, job.draw(round))) != self._of:
             ahead, self._ahead = self._ahead.get(of), {}
             self._of, self._examples = of, ahead.result() if ahead else load(job, round, self.block)
-        known = round < job.attempt.rounds and job.work.knows_cohort(round + 1)
-        if load is load_and_persist and not self._ahead and known:
+        following = round < job.attempt.rounds and job.work.asks(round + 1)
+        if load is load_and_persist and not self._ahead and following:
             self._load_ahead(job, round + 1)
         return self._examples
 
     def _load_ahead(self, job: Job, round: int) -> None:
-        """Begin to load the examples of a round, if it has another cohort than the round before, of one split."""
+        """Begin to load the examples of a round, if it asks others than the round before, of one split."""
         work, of = job.work, (job.attempt.token, job.draw(round))
         same = work.split(round) == work.split(round - 1)  # another one is stored when it is loaded
         if of != self._of and same and not work.partitions.source.partitioned:

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Protocol
 
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.store import RoundStore, open_store
@@ -24,7 +25,6 @@ from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.fingerprints import Fingerprint
 from roundweave.tasks.numerics.pinning import derive_seed
 from roundweave.tasks.own_code.code import Code, WithCode
-from roundweave.tasks.rounds.patience import FOREVER, Patience
 from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.scorers import Scorer
 
@@ -33,14 +33,14 @@ from roundweave.tasks.rounds.scorers import Scorer
 class RoundPlan:
     """How partitions are divided into blocks of neighbours; one task maps a block. It does not change bits.
 
-    `cohort` are the partitions that take part, ascending; None: all. The updates of `shard` neighbours are stored
+    `asked` are the partitions that take part, ascending; None: all. The updates of `shard` neighbours are stored
     in one file. They are in one block, so that one process writes it. Blocks have equally many files.
     """
 
     partitions: int
     blocks: int = 1
     shard: int = 1
-    cohort: tuple[int, ...] | None = None
+    asked: tuple[int, ...] | None = None
 
     @property
     def root(self) -> tuple[int, int]:
@@ -50,9 +50,9 @@ class RoundPlan:
     @property
     def shards(self) -> Sequence[int]:
         """The numbers of the shards with partitions that take part. There is work for as many blocks."""
-        if self.cohort is None:
+        if self.asked is None:
             return range(-(-self.partitions // self.shard))
-        return tuple(dict.fromkeys(partition // self.shard for partition in self.cohort))
+        return tuple(dict.fromkeys(partition // self.shard for partition in self.asked))
 
     def span(self, block: int) -> range:
         """The partitions of a block, also those that take no part."""
@@ -67,7 +67,7 @@ class RoundPlan:
     @property
     def taking_part(self) -> Sequence[int]:
         """The partitions that take part, ascending."""
-        return range(self.partitions) if self.cohort is None else self.cohort
+        return range(self.partitions) if self.asked is None else self.asked
 
     def places(self, block: int) -> range:
         """The places, among all that take part, of the partitions of a block that do."""
@@ -196,25 +196,20 @@ class Work(WithCode):
 
     @property
     def rotating(self) -> bool:
-        """Whether a schedule has a cohort, whose partitions give way to others one by one."""
-        return self.partitions.cohort is not None and self.schedule is not None
+        """Whether a schedule's partitions give way to others that are drawn."""
+        return self.partitions.sampler is not None and self.schedule is not None
 
-    def cohort(self, round: int, present: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
+    def asks(self, round: int, present: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
         """The partitions that a round asks, ascending, of those that are `present` if only these may; None: all.
 
-        Of a schedule it is the first cohort.
+        Of a schedule these are the first that compute.
         """
-        return cohort_of(self.partitions, self.seed, self.before + (0 if self.rotating else round), present)
-
-    def knows_cohort(self, round: int) -> bool:
-        """Whether it is known by now who takes part in a round."""
-        asked = self.partitions.cohort
-        return not isinstance(asked, Asked) or self.before + round in asked.rounds
+        return asked_of(self.partitions, self.seed, self.before + (0 if self.rotating else round), present)
 
     @property
     def drawn_from_present(self) -> bool:
-        """Whether a round asks a cohort of the partitions that are there when it begins."""
-        return self.partitions.cohort is not None and self.partitions.cohort.present
+        """Whether a round asks some of the partitions that are there when it begins."""
+        return self.partitions.sampler is not None and self.partitions.sampler.present
 
     def counted(self, state: State) -> State:
         """A state whose round counts the rounds of the earlier run, too, as the algorithm sees it."""
@@ -226,22 +221,22 @@ class Work(WithCode):
 
 
 @functools.lru_cache(maxsize=4)
-def cohort_of(
+def asked_of(
     partitions: Partitions, seed: int, round: int, present: tuple[int, ...] | None = None
 ) -> tuple[int, ...] | None:
-    """The partitions that a round asks, drawn once for a round, which asks several times; see `Work.cohort`."""
-    cohort = partitions.cohort
-    if isinstance(cohort, Asked):
-        return cohort.rounds.get(round)
-    if cohort is None or (cohort.present and present is None):
+    """The partitions that a round asks, drawn once for a round, which asks several times; see `Work.asks`."""
+    sampler = partitions.sampler
+    if isinstance(sampler, Asked):
+        return sampler.rounds.get(round)
+    if sampler is None or (sampler.present and present is None):
         return None
-    return cohort.draw(seed, round, sizes_to_draw(partitions, partitions.split.number(round)), present)
+    return sampler.draw(seed, round, sizes_to_draw(partitions, partitions.split.number(round)), present)
 
 
 @functools.lru_cache(maxsize=2)
 def sizes_to_draw(partitions: Partitions, number: int) -> Sequence[int]:
-    """How many examples each partition has under a split; any numbers, if the cohort is not drawn by size."""
-    by_size = partitions.cohort is not None and partitions.cohort.by_size
+    """How many examples each partition has under a split; any numbers, if nobody is drawn by size."""
+    by_size = partitions.sampler is not None and partitions.sampler.by_size
     return partitions.sizes(number) if by_size else range(partitions.split.partitions)
 
 
@@ -289,12 +284,20 @@ class Attempt(WithCode):
         return next(filter(None, (stop(commit) for stop in self.stops)), None)
 
 
+class Patience(Protocol):
+    """How long a round that has its quorum waits for the rest; `Plan.fill` takes one as ``patience``."""
+
+    def seconds(self, took: Sequence[float]) -> float:
+        """The seconds after which a round goes on without the rest; `took` are those of the last answers."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What an executor is given: the work and the attempt.
 
     A round maps the partitions in so many `blocks`, `one_by_one` or all at once. The updates of `shard`
-    neighbouring partitions are stored in one file. `patience` is that of its rounds.
+    neighbouring partitions are stored in one file. `patience` is that of its rounds, which without one wait for
+    all.
     """
 
     work: Work
@@ -302,7 +305,7 @@ class Job:
     blocks: int = 1
     one_by_one: bool = False
     shard: int = 1
-    patience: Patience = FOREVER
+    patience: Patience | None = None
 
     @property
     def plan(self) -> RoundPlan:
@@ -311,22 +314,22 @@ class Job:
 
     def plan_of(self, round: int) -> RoundPlan:
         """How the partitions that take part in a round are divided into blocks."""
-        return replace(self.plan, cohort=self.work.cohort(round))
+        return replace(self.plan, asked=self.work.asks(round))
 
     def draw(self, round: int) -> int:
-        """The number of what blocks hold: that of the split, or of the round if each has a cohort of its own."""
-        return self.work.split(round) if self.work.cohort(round) is None or self.work.rotating else round
+        """The number of what blocks hold: that of the split, or of the round if each asks others."""
+        return self.work.split(round) if self.work.asks(round) is None or self.work.rotating else round
 
     @property
-    def asked(self) -> str:
+    def suffix(self) -> str:
         """What tells this job from others of its attempt whose rounds ask other partitions; empty if none do."""
-        cohort = self.work.partitions.cohort
-        return f"-{min(cohort.rounds, default=0)}" if isinstance(cohort, Asked) else ""
+        sampler = self.work.partitions.sampler
+        return f"-{min(sampler.rounds, default=0)}" if isinstance(sampler, Asked) else ""
 
     @property
     def waits_for_all(self) -> bool:
         """Whether a round needs an answer of each partition that takes part, and these are known beforehand."""
-        return self.patience == FOREVER and not self.work.drawn_from_present
+        return self.patience is None and not self.work.drawn_from_present
 
     @property
     def ranks(self) -> int:

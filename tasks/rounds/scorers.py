@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import attrgetter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from roundweave.storage.errors import DataError, cut
 from roundweave.tasks.data.description import CallEach, Description, combine
 from roundweave.tasks.data.loading import AnyExamples, Scored
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.networks.objective import Objective
-from roundweave.tasks.rounds.scoring import Tally, score
+from roundweave.tasks.rounds.scoring import Tally
 
 Row = Mapping[str, float]
 """Numbers by name."""
@@ -23,67 +19,36 @@ Row = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores all of so many `examples` of other `data`, of one partition; if they are None, what a run holds out.
+    """Scores what a run holds out, which is the score of a round. A subclass scores something else beside that.
 
-    Names of numbers begin with the `prefix`. What has none is the score of the round, to which the numbers of
-    others are added. If `own`, it scores the network that a partition carries, where that carries one.
+    The numbers of such a one are named after those of the round, by which they are ranked and shown: ``own_loss``
+    is a loss. Names of partitions' numbers begin with the `prefix`, and of those beside the round's with what is
+    in `adds`. If `own`, it scores the network that a partition carries, where that carries one.
     """
 
-    prefix: str = ""
-    data: Partitions | None = None
-    examples: int = 0
+    prefix: ClassVar[str] = ""
+    adds: ClassVar[tuple[str, ...]] = ()
     own: ClassVar[bool] = False
 
     @property
-    def adds(self) -> tuple[str, ...]:
-        """What the names of the numbers begin with that it adds to the score of the round."""
-        return (self.prefix,) if self.prefix else ()
+    def recorded(self) -> Mapping[str, Any]:
+        """What a run's record has of data that are this scorer's own, such as their digest."""
+        return {}
+
+    def described(self, objective: Objective, run: Partitions, known: Description, gather: CallEach) -> Scorer:
+        """The scorer once a run's examples are `known`, and its network is tried, with data of its own described.
+
+        `gather` calls a function with numbers where examples lie.
+        """
+        return self
 
     def part(self, run: Partitions, number: int, partition: int, place: int, scorers: int) -> AnyExamples:
         """What a partition of a run scores under the split of this number, at its `place` among so many."""
-        there, of = (run, partition) if self.data is None else (self.data, 0)
-        return there.held_out_part(of, place, scorers)
+        return run.held_out_part(partition, place, scorers)
 
     def judge(self, objective: Objective, tallies: Sequence[Tally], threads: int) -> tuple[Row, Mapping[int, Row]]:
-        """The numbers for the round, and for each partition, from the tallies of this scorer in order."""
-        scored = score(objective, tallies, threads)
-        if scored is None or scored.left_out or scored.examples != self.examples:
-            return {}, {}  # numbers of fewer examples do not compare
-        return {f"{self.prefix}{name}": value for name, value in scored.numbers.items()}, {}
-
-
-WORST = 0.1
-"""The share of partitions whose scores are the worst ones: those with the highest losses."""
-
-
-@dataclass(frozen=True)
-class OwnExamples(Scorer):
-    """Scores what each partition holds out for itself, and how unequal these scores are.
-
-    That is of the loss and of each score: the mean over the worst tenth of the partitions, and the standard
-    deviation over all, by which Li et al. 2020 (q-FFL), section 4, measure fairness.
-    """
-
-    prefix: str = "own_"
-    own: ClassVar[bool] = True
-    adds = ("worst_", "spread_")
-
-    def part(self, run: Partitions, number: int, partition: int, place: int, scorers: int) -> AnyExamples:
-        return run.own_part(partition, number)
-
-    def judge(self, objective: Objective, tallies: Sequence[Tally], threads: int) -> tuple[Row, Mapping[int, Row]]:
-        of = attrgetter("partition")
-        scored = {p: score(objective, [*mine], threads) for p, mine in groupby(sorted(tallies, key=of), of)}
-        sound = {p: each for p, each in scored.items() if each is not None and math.isfinite(each.loss)}
-        ordered = sorted((each.numbers for each in sound.values()), key=lambda row: -row["loss"])
-        worst = ordered[: math.ceil(WORST * len(ordered))]
-        summary: dict[str, float] = {}
-        for name in dict.fromkeys(name for row in ordered for name in row):
-            values, worst_values = ([row[name] for row in of if name in row] for of in (ordered, worst))
-            summary |= {f"worst_{name}": statistics.fmean(worst_values)} if worst_values else {}
-            summary[f"spread_{name}"] = statistics.pstdev(values)
-        rows = {p: {f"{self.prefix}{name}": value for name, value in s.row().items()} for p, s in sound.items()}
-        return summary, rows
+        """The numbers beside the score of the round, and those of each partition, from its tallies in order."""
+        return {}, {}
 
 
 def parts_of(

@@ -148,8 +148,8 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
     round, rule, layout = state.round + 1, work.algorithm.map, work.objective.layout
     partitions = [partition for partition, _, _ in given]
     seeds = [work.map_seed(number, partition) for partition in partitions]
-    cohort = None if work.rotating else work.cohort(round)
-    alone = work.partitions.current(partitions[0], cohort) if work.compute.stacked == 1 else None
+    asked = None if work.rotating else work.asks(round)
+    alone = work.partitions.current(partitions[0], asked) if work.compute.stacked == 1 else None
     with pinned(seeds[0], work.threads), as_partition(alone):
         with failing_as(partial(map_error, round, partitions)), mapping(round, partitions[0]):
             inputs = [(each.train, carry, seed) for (_, each, carry), seed in zip(given, seeds, strict=True)]

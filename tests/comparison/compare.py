@@ -23,7 +23,7 @@ from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.networks.start import find_fork
 from roundweave.tasks.numerics.pinning import derive_seed
-from roundweave.tasks.rounds.job import cohort_of
+from roundweave.tasks.rounds.job import asked_of
 from tests.comparison import loops, training
 from tests.comparison.drawing import ASYNCHRONOUS, as_line, draw
 from tests.comparison.setting import Row, Rows, Task, build, counted, losses, scores
@@ -96,7 +96,7 @@ def given_of(
         judged=rows.judged,
         batches=order,
         seed=lambda number, partition: derive_seed(seed, number, partition),
-        cohort=lambda round: cohort_of(partitions, seed, round) or range(fields.partitions),
+        cohort=lambda round: asked_of(partitions, seed, round) or range(fields.partitions),
         arrivals=arrivals_of(run) if name in ASYNCHRONOUS else (),
         compress=fields.compress,
         begun=begun,

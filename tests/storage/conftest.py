@@ -84,8 +84,10 @@ class Tiny:
             carry=self.params(self.schema.carry, seed + 3),
         )
 
-    def create(self, name: str = "tiny", rounds: int = 3, created: float = 1.0, **config: object) -> RoundStore:
-        attributes = {"config": self.config | config, "created": created}
+    def create(
+        self, name: str = "tiny", rounds: int = 3, created: float = 1.0, asks: str = "", **config: object
+    ) -> RoundStore:
+        attributes = {"config": self.config | config, "created": created, "asks": asks}
         return RoundStore.create(self.folder / f"{name}.zarr", self.schema, rounds, attributes, self.state(0))
 
     def write(self, store: RoundStore, round: int, refused=(), metrics=None, **fields: object) -> Commit:

@@ -23,7 +23,6 @@ from roundweave.storage.runs.listing import flat_config, looked_through, stored_
 from roundweave.storage.runs.measures import by_worker
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.table import ABOUT
-from roundweave.tasks.algorithms.topology import own_slots
 from roundweave.tasks.own_code.code import short_name
 
 if TYPE_CHECKING:
@@ -241,16 +240,13 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
     """What a run is, as lines by their heading; empty lines are left out."""
     config, data, last = run.config, run.attributes["data"], run.round(-1).commit
     every, mean = config.get("resplit_every"), _mean_seconds(run.totals.seconds)
-    score = " or to score partitions by" if config.get("score_partitions") else ""
-    own = own_slots(run.attributes["schema"]["carry"]) if last.server is None else []
-    network = f"each partition's own network, carried as {', '.join(own)}" if own else "the network that all share"
+    score = " or to score partitions by" if "own_examples" in history else ""
     examples = f"{data['examples']} examples to train on{score}, {data['held_out']} held out"
     examples += f", digest {data['digest'][:16]}" if data["digest"] else ""
     facts = {
         "algorithm": _algorithm(run),
         "data": f"{_reference(config['data'])}{config.get('data_options') or ''}, {examples}",
         "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
-        "own scores": f"of {network}" if score else "",
         "topology": named if isinstance(named := config.get("topology") or "", str) else f"{len(named)} edges",
         "classes": ", ".join(cut([f"{label} {name}" for label, name in enumerate(data.get("class_names", ()))])),
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",

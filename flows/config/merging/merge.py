@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from roundweave.flows.config.base import NamedOrOwn
-from roundweave.flows.config.experiment import DataConfig, Loss
+from roundweave.flows.config.base import Own
+from roundweave.flows.config.experiment import DataConfig, Loss, Model
 from roundweave.flows.config.merging.recipes import RecipeConfig
 from roundweave.flows.config.train import Placement
 from roundweave.storage.checkpoints.folders import ADAPTER_CONFIG, CONFIG
@@ -18,6 +18,7 @@ from roundweave.storage.runs.opening import is_folder_of_tensors
 from roundweave.tasks.matching.solving.solve import SHRINKAGE
 from roundweave.tasks.merging.averages.settings import read_setting
 from roundweave.tasks.merging.slices import Slice
+from roundweave.tasks.own_code.code import is_reference
 
 EXAMPLES = 2000
 """The default number of training examples on which networks are run."""
@@ -26,14 +27,14 @@ EXAMPLES = 2000
 class Architecture(DataConfig):
     """A network and examples to run it on; missing fields are taken from the run of a stored round."""
 
-    model: NamedOrOwn | None = Field(
+    model: Model | None = Field(
         default=None, description="linear, logistic, mlp, cnn, gpt, FILE.py:fn; default: of the run that is merged"
     )
     model_options: dict[str, Any] | None = Field(
         default=None, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
     )
     loss: Loss = None
-    input: str | None = Field(
+    input: Annotated[str | None, Own(lambda text: not is_reference(text))] = Field(
         default=None, description="without data: shape of example inputs, 2x3x32x32 or int64:2x16, or FILE.py:fn"
     )
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(

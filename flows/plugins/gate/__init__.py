@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from roundweave.flows.plugin import Plugin
-from roundweave.flows.plugins.gate.conditions import Conditions, check_functions, check_scores, placed, with_code
+from roundweave.flows.plugins.gate.conditions import Conditions, check_functions, check_scores, with_code
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import above
@@ -36,11 +35,6 @@ class Gate(Plugin):
         pattern=r"^\w[\w.\-]*$",
         description="an alias of the root, such as champion, that the run takes if it is accepted",
     )
-
-    @classmethod
-    def seen(cls, folder: Path, option: str, value: Any) -> Any:
-        """Join files of functions to the folder."""
-        return placed(folder, value) if option == "accept" else value
 
     def configure(self, config: TrainConfig) -> TrainConfig:
         """Keep the source of the user's functions, and refuse those that cannot be called."""

@@ -6,12 +6,10 @@ import inspect
 import operator
 import re
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from roundweave.flows.config.base import Names, checked_by
 from roundweave.storage.errors import UsageError, nearest
-from roundweave.storage.parsing import at_commas
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 
 COMPARED = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
@@ -33,11 +31,6 @@ def _check_forms(conditions: tuple[str | Code, ...]) -> None:
 
 Conditions = Annotated[Names, checked_by(_check_forms)]
 """Conditions of scores, or functions of the user's, all of which must hold; or a text of them at commas."""
-
-
-def placed(folder: Path, conditions: Any) -> list[Any]:
-    """The conditions of a configuration file in a folder, the files of functions joined to the folder."""
-    return [f"{folder / one}" if ".py:" in one else one for one in map(str.strip, at_commas(conditions))]
 
 
 def with_code(conditions: tuple[str | Code, ...]) -> tuple[str | Code, ...]:

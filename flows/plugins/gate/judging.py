@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from roundweave.flows.config.recorded import BESIDE
 from roundweave.flows.plugins.gate.conditions import COMPARED, Conditions, parts_of_condition
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run
@@ -44,7 +45,7 @@ def _judged(condition: str | Code, run: Run, parent: Round | None) -> tuple[bool
     assert parts is not None
     text, name, compare, number, sign, more = parts
     value = _number(run.round(-1).score, name)
-    if (score := run.round(-1).score) and score.left_out and not name.startswith("validation_"):
+    if (score := run.round(-1).score) and score.left_out and not _data_of(name):
         return False, f"{text}: {value:.6g} of {score.examples} examples, and {score.left_out} are left out"
     if number:
         return COMPARED[compare](value, float(number)), f"{text}: {value:.6g}"
@@ -66,6 +67,11 @@ def _judged_by(function: Code, run: Run, parent: Round | None) -> tuple[bool, st
     return accepted, f"{function.reference}: {answer}"
 
 
+def _data_of(score: str) -> str:
+    """The option whose data a score is of, which its name begins with; empty where these are held out."""
+    return next((name for name in BESIDE if score.startswith(f"{name}_")), "")
+
+
 def _number(score: Score | None, name: str) -> float:
     """A score of a round, NaN where it has none, which no condition accepts."""
     return float(score.row().get(name, np.nan)) if score else np.nan
@@ -75,7 +81,7 @@ def promote(run: Run, alias: str, conditions: Conditions) -> None:
     """Give a run that ended and was not rejected an alias of its root, and notice it.
 
     One that had the alias before is left as it is. One that began with a former holder takes the alias from the
-    one that followed only if its gate, which compares it on validation data, accepts it beside that one, too.
+    one that followed only if its gate, which compares it on data of their own, accepts it beside that one, too.
     """
     if run.judgement and not run.judgement.accepted:
         return
@@ -101,11 +107,12 @@ def _superseded(run: Run, conditions: Conditions, parent: str, entries: list[Hol
 def _falls_short(run: Run, conditions: Conditions, follower: str) -> str:
     """Why a run is not known to be accepted beside the one that follows its parent, empty if it is."""
     compared = [condition for condition in conditions if "parent" in str(condition)]
-    if not compared or not all(str(condition).startswith("validation_") for condition in compared):
+    named = {_data_of(str(condition)) for condition in compared}
+    if not compared or "" in named:
         return "with which nothing compares it"
     other = Run(run_address(run.root, follower), run.root)
-    if other.attributes["data"].get("validation") != run.attributes["data"]["validation"]:
-        return "which was validated on other data"
+    if any(other.attributes["data"].get(name) != run.attributes["data"][name] for name in named):
+        return "which was scored on other data"
     answers = [_judged(condition, run, other.round(-1)) for condition in compared]
     return "; ".join(reason for holds, reason in answers if not holds)
 

@@ -144,8 +144,8 @@ def recorded_round(before: ServerRecord, commit: Commit) -> ServerRound:
 class Seeded(Order):
     """An order that is simulated: a map takes 1 / speed, times a factor between 0.5 and 1.5 drawn from the seed.
 
-    `speeds` has one number for each partition. Without speeds all partitions are equally fast. With a cohort, maps
-    begin at equal distances in time, so that the time of a push follows from its number.
+    `speeds` has one number for each partition. Without speeds all partitions are equally fast. Where some are
+    drawn, maps begin at equal distances in time, so that the time of a push follows from its number.
 
     >>> rounds_taken = Seeded(0, speeds=(1.0, 0.1)).rounds(Asynchronous(), 1, {0: InFlight(), 1: InFlight()})
     >>> [next(rounds_taken).partitions[0] for _ in range(12)]
@@ -180,7 +180,7 @@ class Seeded(Order):
     def _end(self, partition: int, push: int, pause: float | None) -> float:
         """The simulated time of a push. Adding up the maps in order gives the same bits after a resume.
 
-        With a cohort, a map begins a `pause` after the one before.
+        Where some are drawn, a map begins a `pause` after the one before.
         """
         if pause is not None:
             return (push - 1) * pause + self._seconds(partition, push)
@@ -189,15 +189,15 @@ class Seeded(Order):
             end += self._seconds(partition, number)
         return end
 
-    def _pause(self, cohort: int) -> float:
-        """The mean time between two pushes if a `cohort` computes at any time.
+    def _pause(self, drawn: int) -> float:
+        """The mean time between two pushes if so many `drawn` partitions compute at any time.
 
         A partition whose map takes d seconds computes for a share d / (d + rest) of the time; all rest equally
-        long. The shares add up to the cohort.
+        long. The shares add up to their number.
         """
-        seconds, rest = [1 / speed for speed in self.speeds] or [1.0] * cohort, 1.0
+        seconds, rest = [1 / speed for speed in self.speeds] or [1.0] * drawn, 1.0
         for _ in range(100):
-            rest *= sum(each / (each + rest) for each in seconds) / cohort
+            rest *= sum(each / (each + rest) for each in seconds) / drawn
         return 1 / sum(1 / (each + rest) for each in seconds)
 
     def _seconds(self, partition: int, push: int) -> float:

@@ -16,7 +16,6 @@ from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import Vectors, tensor_bytes
 from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.own_code.code import Code, WithCode
 from roundweave.tasks.rounds.guard import NOTHING
@@ -91,9 +90,9 @@ def rules(work: Work) -> Asynchronous:
 def drawing(work: Work) -> Draw:
     """A function that draws the partition which computes next; None where each computes again itself."""
     partitions, earlier = work.partitions, work.before * rules(work).buffer
-    if not isinstance(cohort := partitions.cohort, Cohort):
+    if (draw := partitions.sampler.draw_next if partitions.sampler else None) is None:
         return None
-    return lambda pushes, busy: cohort.draw_next(work.seed, earlier + pushes, sizes_to_draw(partitions, 0), busy)
+    return lambda pushes, busy: draw(work.seed, earlier + pushes, sizes_to_draw(partitions, 0), busy)
 
 
 def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:
@@ -101,7 +100,7 @@ def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:
 
     Raises `RoundFailed` for an odd one.
     """
-    begun = work.cohort(0) or range(work.partitions.split.partitions)
+    begun = work.asks(0) or range(work.partitions.split.partitions)
     server = recorded or ServerRecord({partition: InFlight() for partition in begun})
     if len(server.in_flight) != work.partitions.taking_part:
         raise RoundFailed(f"the server's record has {len(server.in_flight)} partitions in flight; restore it")
@@ -204,8 +203,8 @@ def _after(
 
     `refused` has the reasons of unsound updates by partition.
 
-    Raises `RoundFailed` if the latest update of every partition is unsound; with a cohort, if those of so many
-    partitions are that came one after the other.
+    Raises `RoundFailed` if the latest update of every partition is unsound; where they give way to others, if
+    those of so many partitions are that came one after the other.
     """
     unsound = (set(server.unsound) - set(taken_in.partitions)) | refused.keys()
     if work.rotating and len(refused) < len(taken_in.partitions):

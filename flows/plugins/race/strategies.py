@@ -55,9 +55,11 @@ def workload(config: TrainConfig) -> tuple[Workload, Described]:
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     algorithm = Named.model_validate({"name": "sync_sgd", "batch_size": batch})
     forget_examples()  # of an earlier run or plan; their files may have changed
-    one = {"partitions": 1, "quorum": 1, "ranks": 1, "units": (), "hybrid": False}
+    one = {"quorum": 1, "ranks": 1, "units": (), "hybrid": False}
     alone = config.model_copy(update={"algorithm": algorithm, **one})
-    plain = describe(plan_rounds(alone, opened=open_run), gather_here)
+    if name == AUTO and (option := plan_rounds(alone, opened=open_run).filled.get("sampler")):
+        raise UsageError(f"auto decides how many partitions there are, and has no {option}; name an algorithm")
+    plain = describe(plan_rounds(alone.model_copy(update={"partitions": 1}), opened=open_run), gather_here)
     if not plain.description.held_out:
         raise UsageError("plan compares losses on held-out examples, and none are held out; give held_out")
     examples = plain.description.examples

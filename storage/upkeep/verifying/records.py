@@ -21,7 +21,7 @@ from roundweave.storage.hierarchy.zarr_format import (
     read_chunk,
     root_document,
 )
-from roundweave.storage.parsing import config_field, numbered
+from roundweave.storage.parsing import numbered
 from roundweave.storage.rounds import columns, log, pruned
 from roundweave.storage.rounds.commits import JUDGEMENT, SECTION, Commit, read_section
 from roundweave.storage.rounds.lease import LEASES, read_claim
@@ -228,7 +228,7 @@ def _of_round(audit: Audit, array: ArraySpec, index: tuple[int, ...]) -> str | N
     if not any(audit.keeps(array, each) for each in held):
         return f"it is of round {index[0]}, which was pruned, and goes with the next pruning"
     if commit := audit.commits.get(index[0]):
-        again = config_field(audit.store.attributes, "cohort_from") == "present"  # with who was left
+        again = audit.store.attributes.get("asks") == "present"  # with who was left
         if array.by_partition and (again or {partition for _, partition in held} & {*commit.absent}):
             return f"it is of an update that round {index[0]} did not wait for, and may go"
         stored = any(commit.has_update(p) for _, p in held) if array.by_partition else commit.stored

@@ -118,13 +118,13 @@ def on_workers(client: Client, register: Callable[[], object]) -> None:
 
     Raises `ClusterError` if the scheduler is gone or a worker does not answer.
     """
-    deadline = time.monotonic() + ANSWER_SECONDS
+    until = time.monotonic() + ANSWER_SECONDS
     while True:
         try:
             register()
             return
         except OSError as error:
-            if time.monotonic() > deadline:
+            if time.monotonic() > until:
                 raise ClusterError(f"a worker does not answer ({error}); end it, and start again") from error
             usable_workers(client)
             time.sleep(0.1)

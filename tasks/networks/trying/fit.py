@@ -99,14 +99,10 @@ def _score_batch(outputs: Any, examples: int) -> int:
     return max(1, min(LARGEST_SCORE_BATCH, MOST_SCORED // max(1, each)))
 
 
-DERIVED = ("own", "worst", "spread", "validation")
-"""What numbers begin with that are derived of scores."""
-
-
 def _check_names(objective: Objective) -> None:
     """Raise `ModelError` if two scores have the same name, or one that is another number's of each round."""
     scores = ["loss", *(score if isinstance(score, str) else score.name for score in objective.scores or ())]
-    names = [*COLUMNS, *scores, *(f"{kind}_{name}" for kind in DERIVED for name in scores)]
+    names = [*COLUMNS, *scores]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ModelError(f"a score has the name of another number of rounds, {twice[0]!r}; rename it")
 

@@ -61,13 +61,13 @@ def score_again(work: Work, after: Outcome, gather: CallEach, store: RoundStore 
     """
     round, own = after.state.round, None
     if store is not None and round:
-        commit, members = store.log.read(round), work.cohort(round) or range(work.partitions.split.partitions)
+        commit, members = store.log.read(round), work.asks(round) or range(work.partitions.split.partitions)
         answered = members if commit.server else [p for p in members if p in commit.updates]
         if (params := own_params(work, lambda: store, after)) is not None:
             own = {partition: params(partition) for partition in members}
     else:
         work = replace(work, scorers=tuple(scorer for scorer in work.scorers if not scorer.own))
-        members = work.cohort(1) or range(work.partitions.split.partitions)
+        members = work.asks(1) or range(work.partitions.split.partitions)
         answered = members = members[:1] if work.partitions.held_out_together else members
     tallies = gather(functools.partial(_score_again, work, after.state, members, own, store is not None), answered)
     return judge_round(work, round, [tally for each in tallies for tally in each])[0]

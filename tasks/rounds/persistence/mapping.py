@@ -76,7 +76,7 @@ def load_block(job: Job, round: int, block: int) -> BlockExamples:
 
 
 class RotatingExamples(dict[int, Partition]):
-    """The examples of the block's part of a parameter server's first cohort, by which the network is scored.
+    """The block's examples of those that a parameter server asks first, by which the network is scored.
 
     Those of any other partition are loaded under the split of a `number` whenever they are to compute.
     """

@@ -228,7 +228,8 @@ def test_no_number_and_no_name_is_cut_in_a_narrow_terminal(train, capsys, monkey
         shown = said(capsys, "show", name)
         words = shown.replace(".zarr", "").split()
         for column in ("loss", "spread_loss", "worst_top5", "train_loss"):
-            assert {f"{number:.4f}" for number in history[column][1:]} <= set(words)
+            form = ".2%" if column == "worst_top5" else ".4f"
+            assert {format(number, form) for number in history[column][1:]} <= set(words)
         table = shown[shown.index("\nround  ") :].splitlines()
         assert max(map(len, table)) <= width
         listed = said(capsys, "runs")

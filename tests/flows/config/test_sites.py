@@ -10,15 +10,15 @@ import pytest
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import plan
+from roundweave.flows.plugins.cohort.sampler import Cohort
 from roundweave.flows.plugins.parameter_server.steps import make_pushes
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.storage.values.digests import update_digest
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.data.partitions import forget_examples
-from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.rounds.job import Attempt, Job, cohort_of
+from roundweave.tasks.rounds.job import Attempt, Job, asked_of
 from roundweave.tasks.rounds.steps import Outcome
 
 SOURCE = """
@@ -50,7 +50,7 @@ def test_who_draws_a_cohort_by_size_reads_no_examples(described, tmp_path: Path)
     forget_examples()
     for round in range(1, 9):
         drawn = Cohort(1, by_size=True).draw(0, round, [36, 54])
-        assert cohort_of(one, 0, round) == cohort_of(present, 0, round, (0, 1)) == drawn
+        assert asked_of(one, 0, round) == asked_of(present, 0, round, (0, 1)) == drawn
 
 
 def test_columns_outputs_and_targets_leave_where_that_is_asked_for(described, own) -> None:

@@ -27,8 +27,8 @@ COMMANDS = ("show plain", "replay plain", "list", "runs", "--help", "train --hel
 KERNEL = ("tests/contracts", "tests/storage/values", "tests/tasks/rounds/test_folds.py", "tests/tasks/algorithms")
 PLAIN = {"schedule", "order", "export", "planned", "patience", "drift"}
 """Options whose names are plain words, too."""
-OTHERS = {"tasks/process_group/peers.py": {"accept"}}
-"""Of a socket."""
+OTHERS = {"tasks/process_group/peers.py": {"accept"}, "tasks/data/reading.py": {"cohort"}}
+"""Of a socket, and what the user's code is told."""
 
 
 def copied(folder: Path, without: str = "") -> Path:
@@ -42,9 +42,9 @@ def copied(folder: Path, without: str = "") -> Path:
     return folder
 
 
-def ran(folder: Path, *words: str) -> str:
+def ran(folder: Path, *words: str, without: str = "") -> str:
     """What a Python process of a copy prints; it must end well."""
-    env = os.environ | {"PYTHONPATH": str(folder), "ROUNDWEAVE_ROOT": str(folder / "runs")}
+    env = os.environ | {"PYTHONPATH": str(folder), "ROUNDWEAVE_ROOT": str(folder / "runs"), "WITHOUT": without}
     done = subprocess.run(
         [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
     )
@@ -66,7 +66,17 @@ def test_without_a_plugin_all_else_is_as_before(gone: str, plain: str, tmp_path:
     main = "import sys, roundweave; sys.argv[0] = 'roundweave'; roundweave.main()"
     for command in COMMANDS:
         ran(copy, "-c", main, *command.split())
-    ran(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not thorough", *KERNEL)
+    (plugin,) = (each for each in plugin_classes() if each.__module__.endswith(f".{gone}"))
+    words = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.flows.plugins.without",
+        "-m",
+        "not slow and not thorough",
+    ]
+    ran(copy, "-m", "pytest", *words, *KERNEL, without=" ".join(plugin.model_fields))
 
 
 def words(path: Path) -> Iterator[str]:

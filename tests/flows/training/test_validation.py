@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
+from roundweave.flows.plugins.score_partitions.scorer import OwnExamples
+from roundweave.flows.plugins.validation.scorer import Validated
+from roundweave.flows.reporting.listening import shown
 from roundweave.storage.errors import DataError, ExperimentDiffers, ModelError, NotARun, UsageError
 from roundweave.storage.rounds.commits import ranking
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.scorers import OwnExamples, Scorer
+from roundweave.tasks.rounds.scorers import Scorer
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import judge_round
 from tests.flows import nights
@@ -147,20 +150,20 @@ def test_a_run_goes_on_with_the_validation_data_that_it_began_with(train, mine) 
 def test_a_score_of_fewer_examples_is_none(train) -> None:
     objective = Objective(ModelSpec("linear", (1,), 1, "float32", 0), "mse", ())
     tallies = [Tally(3, {"loss": (6.0, 3)}), Tally(1, {"loss": (4.0, 1)})]
-    assert Scorer("validation_", None, 4).judge(objective, tallies, 1) == ({"validation_loss": 2.5}, {})
-    assert Scorer("validation_", None, 5).judge(objective, tallies, 1) == ({}, {})
-    assert Scorer("validation_", None, 4).judge(objective, [replace(tallies[0], left_out=1), tallies[1]], 1) == (
+    assert Validated(None, 4).judge(objective, tallies, 1) == ({"validation_loss": 2.5}, {})
+    assert Validated(None, 5).judge(objective, tallies, 1) == ({}, {})
+    assert Validated(None, 4).judge(objective, [replace(tallies[0], left_out=1), tallies[1]], 1) == (
         {},
         {},
     )
-    assert Scorer("validation_", None, 0).judge(objective, [], 1) == ({}, {})
+    assert Validated(None, 0).judge(objective, [], 1) == ({}, {})
 
 
 def test_each_scorer_judges_its_own_tallies() -> None:
     objective = Objective(ModelSpec("linear", (1,), 1, "float32", 0), "mse", ())
     tallies = [Tally(5, {"loss": (100.0, 5)}), Tally(1, {"loss": (4.0, 1)}, scorer="validation_")]
     tallies += [Tally(1, {"loss": (float(p), 1)}, scorer="own_", partition=p) for p in (2, 1)]
-    work = Work(objective, None, None, 0, scorers=(Scorer(), Scorer("validation_", None, 1), OwnExamples()))
+    work = Work(objective, None, None, 0, scorers=(Scorer(), Validated(None, 1), OwnExamples()))
     score, rows = judge_round(work, 1, tallies)
     values = {"validation_loss": 4.0, "worst_loss": 2.0, "spread_loss": 0.5}
     assert (score.loss, score.examples, dict(score.values)) == (20.0, 5, values)
@@ -169,5 +172,6 @@ def test_each_scorer_judges_its_own_tallies() -> None:
 
 
 def test_the_direction_is_that_of_the_score() -> None:
-    names = ("validation_loss", "validation_accuracy", "validation_mae", "max:validation_loss")
-    assert [ranking(name)[1] for name in names] == [True, False, True, False]
+    names = ("validation_loss", "validation_accuracy", "validation_mae", "max:validation_loss", "spread_accuracy")
+    assert [ranking(name)[1] for name in names] == [True, False, True, False, True]
+    assert [shown(name, 0.5) for name in names] == ["0.5000", "50.00%", "0.5000", "0.5000", "50.00%"]

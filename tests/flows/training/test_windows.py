@@ -21,7 +21,7 @@ class Recorded:
         self.asked.append((first, last))
         return [SimpleNamespace(round=round, seconds=1 / round) for round in range(first, last + 1)]
 
-    asks_each = False
+    sampler = None
 
     def job_of(self, *_: int) -> Any:
         return self.job

@@ -57,11 +57,11 @@ def test_each_kind_of_score_has_a_panel_whose_colours_mean_the_same(tiny) -> Non
     lines = [(panel.get_title("left"), line) for panel in panels for line in panel.lines]
     assert [(title, line.get_label(), line.get_color(), line.get_ydata()[-1]) for title, line in lines] == [
         *(("loss", "training", "C0", 2.5 + 1 / 42), ("loss", "held out", "C1", 0.5), ("loss", "worst", "C3", 2.0)),
-        *(("accuracy", "held out", "C1", 0.5), ("accuracy", "worst", "C3", 0.4)),
-        *(("accuracy", "spread", "C4", 0.1), ("worst_case", "held out", "C1", 3.0)),
+        *(("accuracy", "held out", "C1", 0.5), ("accuracy", "spread", "C2", 0.1)),
+        *(("accuracy", "worst", "C3", 0.4), ("worst_case", "held out", "C1", 3.0)),
     ]
     legend = [text.get_text() for text in panels[-1].get_legend().get_texts()]
-    assert legend == ["training", "held out", "worst", "spread"]
+    assert legend == ["training", "held out", "spread", "worst"]
 
 
 def test_each_partition_has_a_line_of_its_divergence(run) -> None:

@@ -319,7 +319,7 @@ def test_partitions_that_are_loaded_on_their_own_are_described_as_they_are_now(o
     digests = []
     for count in (20, 30):
         np.save(numbers, np.ones((count, 2), np.float32))
-        described = partitions.describe(0)
+        described = partitions.described(0)
         digests.append(described.digest)
         assert described.examples + described.held_out == count
     assert digests[0] != digests[1]

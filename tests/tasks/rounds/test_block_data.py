@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from roundweave import Dataset, Examples, Partitions
+from roundweave.flows.plugins.cohort.sampler import Cohort
 from roundweave.storage.errors import DataError
 from roundweave.tasks.algorithms.table import ALGORITHMS
-from roundweave.tasks.data.splits.split import Cohort, Split
+from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.objective import ModelSpec, Objective
 from roundweave.tasks.rounds import engine
 from roundweave.tasks.rounds.engine import BlockData
@@ -33,9 +34,9 @@ class Numbered:
         return Dataset(Examples(torch.arange(40.0)[:, None], torch.arange(40) % 2))
 
 
-def job(resplit_every: int | None = None, cohort: Cohort | None = THREE, **source: Any) -> Job:
+def job(resplit_every: int | None = None, sampler: Cohort | None = THREE, **source: Any) -> Job:
     """A job of four rounds, each with three of ten partitions."""
-    partitions = Partitions(Numbered(**source), Split(10, resplit_every=resplit_every), cohort=cohort)
+    partitions = Partitions(Numbered(**source), Split(10, resplit_every=resplit_every), sampler=sampler)
     work = Work(OBJECTIVE, ALGORITHMS["fed_avg"].build({}), partitions, seed=0)
     return Job(work, Attempt("nowhere", "token", 0, rounds=4))
 
@@ -77,7 +78,7 @@ def test_the_next_cohort_is_loaded_beside_the_maps_and_each_is_that_of_its_round
         loads.began.clear()
         asked = data(this, round, loads)
         assert numbers(asked) == numbers(load_block(this, round, 0))
-        assert [*asked] == [*this.work.cohort(round)]
+        assert [*asked] == [*this.work.asks(round)]
         assert data(this, round, loads) is asked
         assert round == 4 or loads.began.wait(60)  # nobody has asked for the next round yet
     assert (loads.here, loads.ahead) == ([1], [2, 3, 4])
@@ -97,8 +98,8 @@ def test_an_error_of_the_next_cohort_is_raised_in_its_own_round(loads: Loads) ->
         ({"partitioned": True}, [1, 2, 3, 4]),  # to load one may call the user's code, which may draw
         ({"resplit_every": 1}, [1, 2, 3, 4]),  # its split is stored when it is loaded
         ({"resplit_every": 2}, [1, 3]),
-        ({"cohort": None}, [1]),
-        ({"cohort": Cohort(3, present=True)}, [1]),
+        ({"sampler": None}, [1]),
+        ({"sampler": Cohort(3, present=True)}, [1]),
     ],
 )
 def test_nothing_else_is_loaded_ahead(loads: Loads, how: dict[str, Any], here: list[int]) -> None:

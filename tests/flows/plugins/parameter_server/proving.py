@@ -65,16 +65,16 @@ def pushes_by_the_draws(run: rw.Run, partitions: int) -> Iterator[tuple[int, int
     dealt = describe(plan(rw.TrainConfig.model_validate(run.config)), gather_here).partitions
     sizes, size = dealt.sizes(0), dealt.taking_part
     pushes = dict.fromkeys(range(partitions), 1)
-    if dealt.cohort:
-        pushes = dict.fromkeys(dealt.cohort.draw(0, 0, sizes), 1)
+    if dealt.sampler:
+        pushes = dict.fromkeys(dealt.sampler.draw(0, 0, sizes), 1)
     arrived = 0
     for round in range(1, run.done + 1):
         for partition in run.round(round).commit.updates:
             arrived += 1
             push = pushes.pop(partition)
             yield partition, push
-            following = dealt.cohort.draw_next(0, arrived, sizes, pushes) if dealt.cohort else partition
-            pushes[following] = 1 + (arrived if dealt.cohort else push)
+            following = dealt.sampler.draw_next(0, arrived, sizes, pushes) if dealt.sampler else partition
+            pushes[following] = 1 + (arrived if dealt.sampler else push)
         in_flight = run.round(round).commit.server.in_flight
         assert {each: item.push for each, item in in_flight.items()} == pushes
         assert len(pushes) == size

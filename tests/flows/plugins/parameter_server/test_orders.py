@@ -10,16 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roundweave.flows.plugins.parameter_server.orders import (
-    Recorded,
-    Seeded,
-    ServerRound,
-    next_in_flight,
-)
+from roundweave.flows.plugins.cohort.sampler import Cohort
+from roundweave.flows.plugins.parameter_server.orders import Recorded, Seeded, ServerRound, next_in_flight
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight, ServerRecord
 from roundweave.tasks.algorithms.when import Asynchronous
-from roundweave.tasks.data.splits.split import Cohort
 from tests.rows import but_first
 
 Followed = tuple[list[ServerRound], list[Mapping[int, InFlight]]]

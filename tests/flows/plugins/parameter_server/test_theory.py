@@ -7,8 +7,8 @@ from math import nan, sqrt
 
 import pytest
 
+from roundweave.flows.plugins.cohort.sampler import Cohort
 from roundweave.flows.stored import Run
-from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.numerics.pinning import derive_seed
 from tests.rows import but_first
 

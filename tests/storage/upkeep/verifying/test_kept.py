@@ -121,7 +121,7 @@ def test_a_run_is_sound_while_its_rounds_are_let_go(every) -> None:
 @pytest.mark.parametrize(("absent", "drawn", "sound"), [((), "", False), ((0,), "", True), ((), "present", True)])
 def test_an_update_that_a_round_did_not_wait_for_may_be_left(tiny, absent, drawn: str, sound: bool) -> None:
     """Its partition came after the deadline, or went away so that the round began again with who was left."""
-    store = tiny.create(rounds=1, cohort_from=drawn)
+    store = tiny.create(rounds=1, asks=drawn)
     store.commit(replace(commit := tiny.write(store, 1, absent=absent), updates={1: commit.updates[1]}))
     store.show()
     assert (verify(store.path).sound, bool(verify(store.path).notes)) == (sound, sound)

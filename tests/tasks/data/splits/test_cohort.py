@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import roundweave as rw
 from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import plan
+from roundweave.flows.plugins.cohort.sampler import Cohort
+from roundweave.flows.plugins.score_partitions.scorer import OwnExamples
 from roundweave.storage.errors import DataError, RoundFailed
 from roundweave.tasks.data.description import gather_here
-from roundweave.tasks.data.splits.split import Cohort
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.rounds.job import cohort_of
-from roundweave.tasks.rounds.scorers import OwnExamples
+from roundweave.tasks.rounds.job import asked_of
 from roundweave.tasks.rounds.scoring import Tally
 
 SOURCE = """
@@ -101,7 +101,7 @@ def test_by_size_the_sizes_are_those_of_the_rounds_own_split() -> None:
     assert sizes[0] != sizes[1] != sizes[2]
     for round in range(1, 7):
         drawn = Cohort(2, by_size=True).draw(0, round, sizes[(round - 1) // 2])
-        assert cohort_of(partitions, 0, round) == drawn
+        assert asked_of(partitions, 0, round) == drawn
 
 
 def fields(own, bad: set[int] = frozenset()) -> dict[str, object]:  # type: ignore[assignment]
@@ -156,7 +156,7 @@ def test_the_quorum_counts_those_that_take_part(train, own) -> None:
     ("given", "size"), [("4", 4), ("0.25", 3), (0.001, 1), (1, 1), ("1.0", None), (12, None), (None, None)]
 )
 def test_a_cohort_is_a_number_or_a_share(given: object, size: int | None) -> None:
-    drawn = rw.TrainConfig(partitions=12, cohort=given).drawn
+    drawn = plan(rw.TrainConfig(partitions=12, cohort=given)).sampler
     assert (drawn and drawn.size) == size
 
 

@@ -149,4 +149,4 @@ def loss(outputs, targets):
     by_score = train(**fields, rounds=6, partitions=1, local_steps=10, lr=0.05, best="max:loss", name="by-score")
     assert by_score.history()["left_out"].loc[by_score.best().number] == history["left_out"].min()
     with pytest.raises(ModelError, match="a score has the name of another number of rounds, 'worst_loss'"):
-        train(**fields, scores=(f"{own(source + SCORE)}:worst_loss",), name="named")
+        train(**fields, scores=(f"{own(source + SCORE)}:worst_loss",), score_partitions=0.2, name="named")

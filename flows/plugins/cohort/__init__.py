@@ -1,0 +1,64 @@
+"""Has some of the partitions take part in a round, or compute at one time for a parameter server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from roundweave.flows.config.base import as_number
+from roundweave.flows.plugin import Plugin
+from roundweave.storage.errors import UsageError
+
+if TYPE_CHECKING:
+    from roundweave.flows.composed import TrainConfig
+    from roundweave.flows.planning.plan import Plan
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Cohorts(Plugin):
+    """Has some of the partitions take part in a round, or compute at one time for a parameter server."""
+
+    decides: ClassVar[bool] = True
+
+    cohort: Annotated[Annotated[int, Field(ge=1, strict=True)] | Share | None, BeforeValidator(as_number)] = Field(
+        default=None,
+        description="a number of partitions, such as 10, or a share up to 1: those of a round, or at a server",
+    )
+    cohort_by_size: bool = Field(
+        default=False, description="draw partitions with chances in proportion to their examples"
+    )
+    cohort_from: Literal["all", "present"] = Field(
+        default="all", description="draw it among all partitions, or those whose site has a worker"
+    )
+
+    def fits(self, config: TrainConfig) -> None:
+        """Refuse more partitions than there are, and a way to draw where nothing is drawn."""
+        if isinstance(self.cohort, int) and self.cohort > config.partitions:
+            raise ValueError(f"a cohort of {self.cohort} is more than the {config.partitions} partitions")
+        if self.cohort_by_size and self.cohort is None:
+            raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
+
+    def plan(self, plan: Plan) -> Plan:
+        """Fill the sampler, unless all partitions take part whatever happens."""
+        from roundweave.flows.plugins.cohort.sampler import Cohort
+
+        count, when, sites = plan.partitions.split.partitions, plan.algorithm.when, plan.partitions.sites
+        share, present = 1.0 if self.cohort is None else self.cohort, self.cohort_from == "present"
+        size = share if isinstance(share, int) else max(1, round(share * count))
+        if present and not sites:
+            raise UsageError("cohort_from present is for partitions of sites; give sites, too")
+        if size >= count and not present:
+            return plan
+        if not when.together and sites:
+            raise UsageError(
+                "a server's cohort reads partitions anywhere: leave out sites, or cohort, cohort_by_size"
+            )
+        if not when.together and when.fetch_every > when.push_every:
+            raise UsageError(
+                f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} "
+                f"steps; give fetch_every {when.push_every}, or leave cohort out"
+            )
+        option = "cohort_from" if self.cohort is None else "cohort"
+        return plan.fill(option, sampler=Cohort(size, self.cohort_by_size, present))
