@@ -32,6 +32,7 @@ class TrainConfig(Kernel):
     export: tuple[str, ...]
     retain: str | None
     schedule: str | None
+    topology: str | tuple[tuple[int, int], ...] | None
     def __init__(
         self,
         *,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from roundweave.flows.config.base import Config
 from roundweave.storage.errors import UsageError
+from roundweave.tasks.own_code.tables import Table
 
 if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
@@ -38,6 +39,7 @@ class Plugin(Config):
             its code and options are recorded, a resumed run must have the same, and a replay uses them.
         watches: Whether `committed` only looks on and never ends the training. Several rounds are then submitted
             at once; else one, so that the training ends at the very round.
+        tables: What `roundweave list` shows of it, by the table's title.
 
     Example:
         >>> class Losses(rw.Plugin):
@@ -50,6 +52,7 @@ class Plugin(Config):
 
     decides: ClassVar[bool] = False
     watches: ClassVar[bool] = False
+    tables: ClassVar[Mapping[str, Table]] = {}
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -64,6 +67,11 @@ class Plugin(Config):
     def takes_part(cls, config: TrainConfig) -> bool:
         """Whether it takes part in a training: where one of its options is not at its default."""
         return any(getattr(config, name) != field.get_default() for name, field in cls.model_fields.items())
+
+    @classmethod
+    def imply(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """The given values of a configuration, and those that they imply; asked of every plugin there is."""
+        return given
 
     def around(self, config: TrainConfig) -> AbstractContextManager[None]:
         """A context that is open around the whole training, from before its plan to after its end."""

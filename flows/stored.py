@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from roundweave.storage.errors import DataError, NotARun, UsageError, printable
 from roundweave.storage.places.base import Where, full_address
-from roundweave.storage.rounds.tensors import Recomputed
+from roundweave.storage.rounds.tensors import Contents
 from roundweave.storage.runs import measures
 from roundweave.storage.runs.names import WhichRound, default_root, recorded_name
 from roundweave.storage.runs.run import StoredRun, open_stored
@@ -48,7 +48,7 @@ class Run(StoredRun):
         self.placed = {"root": self.root, **placed}
         super().__init__(where, self._computed)
 
-    def _computed(self, round: int) -> Recomputed:
+    def _computed(self, round: int) -> Contents:
         return self._again(round)
 
     @cached_property
@@ -315,7 +315,8 @@ class Run(StoredRun):
         from roundweave.flows.evidence.scoring import ScoreConfig, score_round
 
         place = {"run": full_address(self.address), "root": self.root, "trust": trust, "round": round}
-        return score_round(ScoreConfig(**place | {"data": data, "scores": scores} | options))
+        config = ScoreConfig(**place | {"data": data, "scores": scores} | options)
+        return score_round(config, open_run(self.address, self.root, trust=trust))
 
     def model(self, trust: bool = False) -> ModelSpec:
         """How the network of the run is built, before any weights are loaded.

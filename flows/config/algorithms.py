@@ -249,7 +249,7 @@ def _with_checked_options(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 DEFAULT = Named(name="fed_avg")
-"""The algorithm where none is named, and no topology."""
+"""The algorithm where none is named, and no option implies one."""
 
 
 class Parts(Config):

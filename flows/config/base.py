@@ -36,8 +36,8 @@ class Config(BaseModel):
     known: ClassVar[Mapping[str, FieldInfo]] = {}
     """Names that may be given besides the fields, for suggestions."""
 
-    owners: ClassVar[Mapping[str, str]] = {}
-    """Whose the options of plugins are, by their names."""
+    brought: ClassVar[dict[str, str]] = {}
+    """The options that plugins brought, with the places of these."""
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -11,7 +11,6 @@ from roundweave.flows.config.base import DATA, Config, EachOwn, NamedOrOwn, Name
 from roundweave.flows.config.plugins import OwnPlugin, with_plugins
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
 from roundweave.tasks.algorithms.table import ALGORITHMS
-from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.compute.compute import COMPRESSORS, Compute, find_compressor
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
@@ -159,10 +158,6 @@ class Experiment(Dealing):
     )
     algorithm: Annotated[Named, Own(ALGORITHMS.__contains__)] = Field(
         default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
-    )
-    topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_values)] = Field(
-        default=None,
-        description=f"{', '.join(spelled(TOPOLOGIES))}, FILE.json of edges: whose network is averaged with whose",
     )
     recombined: Annotated[Recombined | None, Own(is_part)] = Field(
         default=None,

@@ -81,7 +81,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
             return _place(folder, value)
         case "root" | "certificates" | "start_from" | "base" | "out" | "plot", str():
             return _checkpoint(folder, value) if key in ("start_from", "base") else join_address(folder, value)
-        case "scheduler" | "topology" | "partition_options", str() if value.endswith((".json", ".toml")):
+        case "scheduler" | "partition_options", str() if value.endswith((".json", ".toml")):
             kind, _, file = value.rpartition(":")
             return f"{kind}:{folder / file}" if kind else str(folder / file)
     plugin = next((plugin for plugin in plugin_classes() if key in plugin.model_fields), None)

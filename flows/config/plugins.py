@@ -22,6 +22,7 @@ GROUP = "roundweave.plugins"
 """The group of entry points by which installed packages bring plugins."""
 
 T = TypeVar("T", bound=Config)
+V = TypeVar("V")
 
 
 @functools.cache
@@ -55,14 +56,14 @@ def _loaded(named: str, load: Callable[[], Any]) -> type[Any]:
     return found  # type: ignore[no-any-return]
 
 
-def with_plugins(base: type[T]) -> type[T]:
+def with_plugins(base: type[T], taken: Iterable[str] = ()) -> type[T]:
     """The part of a configuration with the options of the plugins that belong in the part; a decorator.
 
     Raises `UsageError` for an option that there is already, or whose name is `taken`, or that has no default.
     """
     added: dict[str, Any] = {}
-    owners = dict.fromkeys(EVERY_OPTION, "an algorithm") | dict.fromkeys(base.model_fields, base.__name__)
-    owners |= base.owners
+    owners = dict.fromkeys(EVERY_OPTION, "an algorithm")
+    owners |= dict.fromkeys((*base.model_fields, *taken), base.__name__) | base.brought
     for plugin in plugin_classes():
         place = plugin.place()
         for name, field in plugin.model_fields.items():
@@ -73,7 +74,8 @@ def with_plugins(base: type[T]) -> type[T]:
         if plugin.part() == base.__name__:
             added |= {name: (field.annotation, field) for name, field in plugin.model_fields.items()}
     made: Any = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
-    made.__doc__, made.__qualname__, made.owners = base.__doc__, base.__qualname__, owners
+    made.__doc__, made.__qualname__ = base.__doc__, base.__qualname__
+    made.brought = base.brought | {name: owners[name] for name in added}
     return made  # type: ignore[no-any-return]
 
 
@@ -150,6 +152,18 @@ def failing_by_name(plugin: Any) -> Iterator[None]:
         raise
     except CODE_RAISES as error:
         raise PluginFailed(f"plugin {plugin.label()} failed with {located(error)}") from error
+
+
+def through(value: V, plugins: Iterable[Any], hook: str, *given: Any) -> V:
+    """What a hook of each plugin in turn makes of a value; raises `PluginFailed`, or what plugins refuse."""
+    for plugin in plugins:
+        with failing_by_name(plugin):
+            found = getattr(plugin, hook)(value, *given)
+        if not isinstance(found, type(value)):
+            must = f"{hook} must return a {type(value).__name__}, not {found!r}"
+            raise PluginFailed(f"plugin {plugin.label()} failed: {must}")
+        value = found
+    return value
 
 
 def check_fits(config: Any, plugins: Iterable[Any]) -> None:

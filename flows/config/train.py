@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -17,7 +18,7 @@ from pydantic.fields import FieldInfo
 from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
 from roundweave.flows.config.base import Config
 from roundweave.flows.config.experiment import Experiment
-from roundweave.flows.config.plugins import active_plugins, check_fits, with_plugins
+from roundweave.flows.config.plugins import active_plugins, check_fits, plugin_classes, through, with_plugins
 from roundweave.storage.parsing import MOST_ROUNDS, UNITS, at_commas, span_seconds
 from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     ExecutorName = str
 else:
     ExecutorName = Literal[tuple(EXECUTORS)]
-
-DECENTRALISED = "d_psgd"
-"""The algorithm where none is named beside a topology."""
 
 LONGEST_NAME = 250
 """The most characters of a run's name, as file systems allow 255 in that of its folder."""
@@ -115,7 +113,7 @@ class Deployment(Config):
     )
 
 
-@with_plugins
+@partial(with_plugins, taken=(*Deployment.model_fields, "address"))
 class Execution(Placement):
     """How and how long a run is trained; it may change when the run is resumed."""
 
@@ -186,14 +184,12 @@ class TrainConfig(Experiment, Execution, Deployment):
 
         ``lr = 0.1`` beside ``algorithm = "fed_avg"`` means ``algorithm = {name = "fed_avg", lr = 0.1}``. Values
         that no algorithm takes stay where they are, unless the algorithm is a user's function, which may take any
-        option. A topology without an algorithm takes that of topologies, which without one takes a ring.
+        option. Plugins add what the values imply.
         """
         if not isinstance(values, dict):
             return values
-        values = {"algorithm": DECENTRALISED, **values} if values.get("topology") else values
+        values = through(values, plugin_classes(), "imply")
         table = algorithm_table(values.get("algorithm", DEFAULT))
-        if table["name"] == DECENTRALISED and values.get("topology") is None:
-            values = {**values, "topology": "ring"}
         own = is_own_algorithm(table["name"])
         moved = {n: v for n, v in values.items() if n not in cls.model_fields and (n in EVERY_OPTION or own)}
         rest = {name: value for name, value in values.items() if name not in moved}
@@ -202,15 +198,6 @@ class TrainConfig(Experiment, Execution, Deployment):
     @model_validator(mode="after")
     def _plugins_fit(self) -> TrainConfig:
         check_fits(self, active_plugins(self))
-        return self
-
-    @model_validator(mode="after")
-    def _goes_together(self) -> TrainConfig:
-        if self.keep and Keep.of(self.keep).recomputes and (self.sites or self.mixed_hardware):
-            why = "examples stay at their sites" if self.sites else "machines may give other bits"
-            raise ValueError(
-                f"keep {self.keep} maps rounds again in any process, and {why}; give states or every:k"
-            )
         return self
 
     @property

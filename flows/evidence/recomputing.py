@@ -15,12 +15,12 @@ from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import RoundFailed, RoundPruned, RoundweaveError, listed
 from roundweave.storage.places.base import Where, full_address
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import Recomputed
+from roundweave.storage.rounds.tensors import Contents
 from roundweave.storage.runs.names import default_root, find_run
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.recomputing import mapped_again, recompute, recomputing, rounds_to_compute
+from roundweave.tasks.rounds.persistence.outcomes import mapped_again, recompute, rounds_to_compute, supply
 
 
 class Recomputing:
@@ -31,9 +31,9 @@ class Recomputing:
         self.config = OfRun(**{"run": full_address(address), "executor": "inline", **placed})
         self._work: Work | None = None
         self._key: dict[str, str] = {}
-        self._last: dict[int, Recomputed] = {}
+        self._last: dict[int, Contents] = {}
 
-    def __call__(self, round: int) -> Recomputed:
+    def __call__(self, round: int) -> Contents:
         """What a round gave; raises `RoundPruned`, which says why it cannot be computed again."""
         if round not in self._last:
             try:
@@ -54,7 +54,7 @@ class Recomputing:
     def _plan(self) -> Plan:
         return plan_again(self.run, self.config)
 
-    def _computed(self, round: int) -> Recomputed:
+    def _computed(self, round: int) -> Contents:
         with described_again(self._plan, self.config) as (described, executor):
             self._work = self._work or self._checked(described, executor)
             self._announce(round)
@@ -82,11 +82,11 @@ class Recomputing:
             notice(f"computing round {listed(rounds)} of {self.run.name} again{how}")
 
 
-def open_again(name: Where, root: Where | None, **placed: Any) -> StoredRun:
-    """A stored run whose rounds that are not stored are computed again, where they are `placed`."""
+def open_again(name: Where, root: Where | None) -> StoredRun:
+    """A stored run whose rounds that are not stored are computed again, in this process."""
     address = find_run(name, root)
-    return StoredRun(address, Recomputing(address, {"root": root or default_root(), **placed}))
+    return StoredRun(address, Recomputing(address, {"root": root or default_root()}))
 
 
-def _recompute(work: Work, address: str, round: int) -> Recomputed:
-    return recompute(work, recomputing(work, RoundStore(address)), round)
+def _recompute(work: Work, address: str, round: int) -> Contents:
+    return recompute(work, supply(work, RoundStore(address)), round)

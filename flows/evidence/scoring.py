@@ -12,7 +12,6 @@ from roundweave.flows.config.base import EachOwn, NamedOrOwn, Names
 from roundweave.flows.config.recorded import check_examples
 from roundweave.flows.config.train import ExecutorName
 from roundweave.flows.evidence.opening import OfRun, described_again, plan_again, recorded_training
-from roundweave.flows.evidence.recomputing import open_again
 from roundweave.flows.evidence.replaying import other_network
 from roundweave.flows.planning.completing import named_or_own, scored_alone
 from roundweave.flows.planning.describing import check_stays, may_own_loss, objective_for
@@ -31,7 +30,7 @@ from roundweave.tasks.networks.scores import SCORES
 from roundweave.tasks.networks.trying.fit import check_fit
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.persistence.committing import score_again
-from roundweave.tasks.rounds.persistence.recomputing import recomputed, recomputing
+from roundweave.tasks.rounds.persistence.outcomes import outcome_of, supply
 from roundweave.tasks.rounds.scorers import described_with
 from roundweave.tasks.rounds.steps import Outcome
 
@@ -84,12 +83,11 @@ class RoundScore:
         return {name: value for name, value in vars(self).items() if name != "score"} | values | counts
 
 
-def score_round(config: ScoreConfig) -> RoundScore:
-    """Score the network of a stored round, without Prefect, with the executor `inline` also without Dask.
+def score_round(config: ScoreConfig, run: StoredRun) -> RoundScore:
+    """Score the network of a run's stored round, without Prefect, with the executor `inline` also without Dask.
 
     Raises `RoundweaveError` if the examples, the network or the scores do not fit one another, or cannot be had.
     """
-    run = open_again(config.run, config.root, trust=config.trust)
     round, own = run.round(config.round), config.data is None
     score, description = (_on_held_out if own else _on_other)(config, run, round)
     if score is None:
@@ -105,9 +103,9 @@ def _on_held_out(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Sco
         check_stays(described.plan.config, work.objective)
         if not description.held_out:
             raise UsageError(f"{run.name} holds no examples out; give --data to score it on")
-        store = recomputing(work, RoundStore(full_address(run.address)))
+        store = supply(work, RoundStore(full_address(run.address)))
         _check_network(run, work, round)
-        return score_again(work, recomputed(work, store, round.number), executor.gather, store), description
+        return score_again(work, outcome_of(work, store, round.number), executor.gather, store), description
 
 
 def _on_other(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Score | None, Description]:

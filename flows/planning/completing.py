@@ -8,9 +8,8 @@ from typing import Any
 
 from roundweave.flows.config.base import own_options
 from roundweave.flows.config.experiment import PREPARED, Dealing
-from roundweave.flows.config.plugins import active_plugins
+from roundweave.flows.config.plugins import active_plugins, through
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.naming import through
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import stored_round

@@ -98,7 +98,7 @@ def describe(plan: Plan, gather: CallEach) -> Described:
     algorithm = replace(algorithm, map=compute.wrapped(algorithm.map))
     decided = (algorithm, partitions, config.seed, compute, config.quorum)
     before = config.recombined.before if config.recombined else 0
-    how: dict[str, Any] = {"topology": plan.topology, "schedule": plan.schedule, "scorers": scorers}
+    how: dict[str, Any] = {"mixing": plan.mixing, "schedule": plan.schedule, "scorers": scorers}
     work = Work(objective, *decided, code=config.code, before=before, **how)
     described = Described(plan, description, work)
     for check in (_check_names, _check_scores, *plan.checks) if not description.columns.refusals else ():

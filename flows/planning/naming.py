@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roundweave.flows.config.plugins import active_plugins, check_fits, failing_by_name
+from roundweave.flows.config.plugins import active_plugins, check_fits, failing_by_name, through
 from roundweave.flows.config.train import Placement, TrainConfig
 from roundweave.flows.reporting.listening import notice
-from roundweave.storage.errors import ExperimentDiffers, PluginFailed, StoreError, UsageError
+from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
 from roundweave.storage.runs.names import aliases, find_run, holder_of, is_run, new_name, run_address, stored_round
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import is_reference, short_name
 
 Run = TypeVar("Run")
-T = TypeVar("T")
 
 
 def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
@@ -36,18 +35,6 @@ def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
         model = model.rpartition(":")[2]
     algorithm = Path(config.algorithm.label).name.replace(".py:", ".")
     return config.model_copy(update={"name": new_name(config.root, algorithm, short_name(model))})
-
-
-def through(value: T, plugins: Iterable[Any], hook: str, *given: Any) -> T:
-    """What a hook of each plugin in turn makes of a value; raises `PluginFailed`, or what plugins refuse."""
-    for plugin in plugins:
-        with failing_by_name(plugin):
-            found = getattr(plugin, hook)(value, *given)
-        if not isinstance(found, type(value)):
-            must = f"{hook} must return a {type(value).__name__}, not {found!r}"
-            raise PluginFailed(f"plugin {plugin.label()} failed: {must}")
-        value = found
-    return value
 
 
 def find(config: TrainConfig, more: Sequence[Any] = ()) -> tuple[TrainConfig, StoredRun | None]:
@@ -78,16 +65,18 @@ def train_past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) 
     try:
         return train(config)
     except ExperimentDiffers as error:
-        other: TrainConfig | None = next(filter(None, _others(config, error)), None)
+        other: TrainConfig | None = next(_others(config, error), None)
         if other is None:
             raise
         return train_past_others(train, other)
 
 
-def _others(config: TrainConfig, error: ExperimentDiffers) -> Iterator[TrainConfig | None]:
+def _others(config: TrainConfig, error: ExperimentDiffers) -> Iterator[TrainConfig]:
     for plugin in active_plugins(config):
         with failing_by_name(plugin):
-            yield plugin.past(config, error)
+            other = plugin.past(config, error)
+        if other is not None:
+            yield other
 
 
 def is_pattern(start: Any) -> bool:

@@ -10,18 +10,17 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from roundweave.flows.config.plugins import active_plugins, plugin_classes
+from roundweave.flows.config.plugins import active_plugins, plugin_classes, through
 from roundweave.flows.config.recorded import check_same_examples, check_same_experiment
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, deal
-from roundweave.flows.planning.naming import address_of_run, configure, find, through
+from roundweave.flows.planning.naming import address_of_run, configure, find
 from roundweave.storage.errors import UsageError, nearest
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.runs.names import run_name
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
-from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Reduce
-from roundweave.tasks.algorithms.applies.optimizers import Sgd
-from roundweave.tasks.algorithms.topology import OWN, Topology, find_topology
+from roundweave.storage.upkeep.keep import Keep
+from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Mixing, Reduce
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.splits.split import Asked, Sampler
@@ -32,7 +31,7 @@ from roundweave.tasks.rounds.scorers import Scorer
 
 T = TypeVar("T")
 
-DECIDING = ("algorithm", "partitions", "schedule", "sampler")
+DECIDING = ("algorithm", "partitions", "schedule", "sampler", "mixing")
 """What of a plan decides bits, so that only a plugin that decides changes them."""
 
 Check = Callable[[Any], None]
@@ -47,13 +46,14 @@ Stop = Callable[[Commit], str | None]
 class Plan:
     """What a configuration stands for. `config` is complete, with the source of the user's functions.
 
-    `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `schedule`
-    says who begins when, None if a round's partitions begin together. `sampler` draws who takes part in a round,
-    None for all, and `patience` says how long a round waits for the rest, None: for ever. `scorers` score each
-    round; `plugins` are those that take part. The
-    examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
-    Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
-    refused where no examples are held out. `filled` has the option by which each slot was filled.
+    `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `keep` says
+    what stays of rounds. `schedule` says who begins when, None if a round's partitions begin together. `sampler`
+    draws who takes part in a round, None for all, and `patience` says how long a round waits for the rest, None:
+    for ever. `mixing` averages partitions' own networks before a round, None for none; `scorers` score each round;
+    `plugins` are those that take part. The examples are not described yet; once they are, `checks` raise errors
+    for those that may not be trained on. Whoever commits a round asks each of `stops` whether it is the last. The
+    options that `needs_scores` names are refused where no examples are held out. `filled` has the option by which
+    each slot was filled.
 
     Example:
         >>> class LowLoss(rw.Plugin):
@@ -67,10 +67,11 @@ class Plan:
     run: StoredRun | None
     algorithm: Algorithm
     partitions: Partitions
-    topology: Topology | None
+    keep: Keep
     schedule: Schedule | None = None
     sampler: Sampler | None = None
     patience: Patience | None = None
+    mixing: Mixing | None = None
     plugins: tuple[Any, ...] = ()
     scorers: tuple[Scorer, ...] = (Scorer(),)
     checks: tuple[Check, ...] = ()
@@ -185,22 +186,19 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     config = complete(config, run is None, opened)
     algorithm = config.algorithm.build()
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
-    topology = None if config.topology is None else find_topology(config.topology, config.partitions)
-    if topology and (OWN not in algorithm.map.carry or not algorithm.when.together):
-        raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
-    if topology and algorithm.apply != Sgd():
-        raise UsageError("with a topology the state is the mean of all networks: leave apply out")
     replace(algorithm, map=config.compute.wrapped(algorithm.map))  # what does not go together is refused early
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
-    planned = Plan(config, run, algorithm, partitions, topology)
+    when = algorithm.when
+    planned = Plan(config, run, algorithm, partitions, Keep.of(config.keep or when.usual_keep))
+    if config.keep not in (None, when.usual_keep):
+        planned = planned.fill("keep", keep=planned.keep)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
-    if not (planned.schedule or algorithm.when.together):
+    if not (planned.schedule or when.together):
         raise UsageError("updates of this algorithm arrive one by one, and no plugin here schedules that")
-    if topology and (sampled := planned.filled.get("sampler")):
-        raise UsageError(f"with a topology each partition trains its network in each round; leave {sampled} out")
     config = planned.config
-    defaults = {"evaluate_every": config.evaluate_every or 1, "keep": config.keep or "all"}
+    every = config.evaluate_every or when.scored_every(planned.partitions.taking_part)
+    defaults = {"evaluate_every": every, "keep": config.keep or when.usual_keep}
     planned = replace(planned, config=config.model_copy(update=defaults))
     recorded: list[str] = run.attributes.get("decided_by", []) if run else []
     if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
@@ -222,8 +220,20 @@ def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
     if here and planned.schedule:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
+    config = planned.config
+    if planned.keep.maps_again and (config.sites or config.mixed_hardware):
+        why = "examples stay at their sites" if config.sites else "machines may give other bits"
+        raise UsageError(
+            f"keep {planned.keep} maps rounds again in any process, and {why}; give states or every:k"
+        )
     asked = Asked(sampler.size, {}, sampler.by_size) if sampler and here else sampler
     partitions = replace(planned.partitions, sampler=asked)
-    if (quorum := planned.config.quorum) > partitions.taking_part:
-        raise UsageError(f"quorum {quorum} is more than the {partitions.taking_part} partitions of a round")
+    if (quorum := config.quorum) > (count := partitions.taking_part):
+        raise UsageError(f"quorum {quorum} is more than the {count} partitions of a round")
+    if (buffer := planned.algorithm.when.updates(count)) > count:
+        more = f"a larger {planned.filled['sampler']}" if sampler else "more partitions"
+        raise UsageError(
+            f"a buffer of {buffer} is never full: {count} partitions have one update each in it; give a "
+            f"smaller buffer or {more}"
+        )
     return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)

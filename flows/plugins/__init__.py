@@ -27,6 +27,7 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
         "report": "Write one page that tells of a run and needs nothing else.",
     },
     "retention": {},
+    "topology": {},
 }
 """The folders, in each of which one subclass of `Plugin` is defined, and their subcommands.
 

@@ -26,7 +26,6 @@ from roundweave.storage.rounds.lease import fenced, hold_lease
 from roundweave.storage.rounds.store import RoundStore, Syncing, synced
 from roundweave.storage.runs.names import is_run
 from roundweave.storage.runs.run import StoredRun
-from roundweave.storage.upkeep.keep import Keep
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import specs_bytes
@@ -145,10 +144,9 @@ def prepare(
     apart = not work.partitions.held_out_together and bool(description.held_out)
     if apart and plan.sampler and not work.rotating:
         notice("a round is scored on what those that it asks hold out, so two rounds' are of different examples")
-    keep = Keep.of(config.keep or "all")
     if plan.new and must_fit:
         needs = Needs.of(work)
-        needs.check_disk(place_of(plan.address), keep, config.rounds, bool(plan.stops))
+        needs.check_disk(place_of(plan.address), plan.keep, config.rounds, bool(plan.stops))
         needs.check_memory(executor)
     _create_or_check(replace(described, work=work), executor, len(present) - 1)
     begun.append(plan.name)
@@ -160,7 +158,7 @@ def prepare(
         fields = {"rounds", "evaluate_every", "fsync"}
         given = config.model_dump(include=fields) | {
             "best": config.best or "loss",
-            "keep": keep,
+            "keep": plan.keep,
             "stops": plan.stops,
             "code": tuple(plugin.code for plugin in config.plugins),
             "may_go_ahead": not any(plugin.may_end for plugin in plan.plugins),

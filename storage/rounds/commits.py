@@ -179,11 +179,11 @@ class Commit:
     where each partition brought examples of its own. `server` is None where the round waited for its partitions.
     `score` is None where the round was not scored, `best` is the lowest loss so far, among scores that left out as
     few examples, or the best of another score, and `since_best` counts the scores since then. `stop` is the reason
-    to end the run after this round. Where the state was not `stored`, it can be recomputed from the last stored
-    one. Where not `updates_stored`, only updates that set a carry were stored, and those of the partitions that
-    came `late`: to a parameter server, from a version before the last stored state. `seconds` is the duration of
-    the round and `time` its end in seconds since the epoch. `executor` names what ran the round, empty for round 0
-    and for rounds that a run was given. `process_group` is None unless ranks ran the round.
+    to end the run after this round. Where the state was not `stored`, it can be computed again from the last
+    stored one. Where not `updates_stored`, only updates that set a carry were stored, and those of the partitions
+    that came `late`: to a parameter server, from a version before the last stored state. `seconds` is the duration
+    of the round and `time` its end in seconds since the epoch. `executor` names what ran the round, empty for
+    round 0 and for rounds that a run was given. `process_group` is None unless ranks ran the round.
     """
 
     __pydantic_config__ = EXACTLY

@@ -79,7 +79,7 @@ def there(log: CommitLog, pruned: Pruned, round: int) -> bool:
 
 
 def base_of(log: CommitLog, pruned: Pruned, round: int) -> int:
-    """The last round up to this one whose state is stored. Later states are recomputed from it."""
+    """The last round up to this one whose state is stored. Later states are computed again from it."""
     return next((earlier for earlier in range(round, 0, -1) if there(log, pruned, earlier)), 0)
 
 

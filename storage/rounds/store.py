@@ -35,7 +35,7 @@ from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
 from roundweave.storage.rounds.numbers import show
 from roundweave.storage.rounds.packs import recorded
 from roundweave.storage.rounds.splits import Splits
-from roundweave.storage.rounds.tensors import Recompute, StoredTensors
+from roundweave.storage.rounds.tensors import StoredTensors, Supply
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
 from roundweave.storage.values.hashing import ALGORITHM, bytes_digest, json_digest
 from roundweave.storage.values.state import State, Update
@@ -53,7 +53,7 @@ class RoundStore:
     where the records do not belong to them.
     """
 
-    recompute: Recompute | None = None
+    supply: Supply | None = None
 
     def __init__(self, where: Where | Place, fsync: bool = False, rounds: int = 0) -> None:
         self._room = rounds
@@ -91,9 +91,9 @@ class RoundStore:
 
     @property
     def tensors(self) -> StoredTensors:
-        """The tensors of the rounds; `recompute` computes again what of them is not stored, if that is given."""
+        """The tensors of the rounds; what of them is not stored is given by `supply`, if there is one."""
         if self._tensors is None:
-            self._tensors = StoredTensors(self.log, self.rounds + 1, self.recompute)
+            self._tensors = StoredTensors(self.log, self.rounds + 1, self.supply)
         return self._tensors
 
     @property

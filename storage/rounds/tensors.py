@@ -47,28 +47,28 @@ LARGE_STATE = 16 << 20
 
 
 @dataclass(frozen=True)
-class Recomputed:
-    """What a round gave, computed again: the state after it, and updates and matches by partition."""
+class Contents:
+    """What a round gave: the state after it, and updates and matches by partition."""
 
     state: State
     updates: Mapping[int, Update]
     matches: Mapping[int, Match]
 
 
-Recompute = Callable[[int], Recomputed]
-"""Computes a committed round again, and checks it against its record."""
+Supply = Callable[[int], Contents]
+"""Gives what a committed round gave where it is not stored, checked against the round's record."""
 
 
 class StoredTensors:
     """The stored tensors of a run, in arrays of `rows` rows. The commit records in `log` have their digests.
 
     Methods take a committed round by its number or as its record, which is then not read again. What of a round is
-    not stored is computed again by `recompute`, if that is given. `state_written` is when a state was written
-    last, by the monotonic clock.
+    not stored is given by `supply`, if there is one. `state_written` is when a state was written last, by the
+    monotonic clock.
     """
 
-    def __init__(self, log: CommitLog, rows: int, recompute: Recompute | None = None) -> None:
-        self.recompute = recompute
+    def __init__(self, log: CommitLog, rows: int, supply: Supply | None = None) -> None:
+        self.supply = supply
         self.state_written = time.monotonic()
         self.log = log
         self.place = log.place
@@ -116,8 +116,8 @@ class StoredTensors:
         where the bits are not those that were committed.
         """
         commit = self.commit(at)
-        if recomputed := self._recomputed(commit):
-            return recomputed.state
+        if given := self._supplied(commit):
+            return given.state
         return self.read_state_by(
             commit, self.schema.layout, lambda commit, path, into: into.copy_(self.read_tensor(commit, path))
         )
@@ -148,8 +148,8 @@ class StoredTensors:
 
     def read_tensor(self, commit: Commit, path: str) -> torch.Tensor:
         """One tensor of a committed state, of its own shape; raises `RoundPruned` and `StoreDamaged`."""
-        if not path.startswith("frozen/") and (recomputed := self._recomputed(commit)):
-            return recomputed.state.named(self.schema.layout)[path]
+        if not path.startswith("frozen/") and (given := self._supplied(commit)):
+            return given.state.named(self.schema.layout)[path]
         spec, index = self.arrays[path], self._index(commit, path)
         array = self.read_chunk(spec, index, f"round {commit.round} has no {path}")
         tensor = from_numpy(array[0] if index else array, spec.dtype)
@@ -207,9 +207,8 @@ class StoredTensors:
             raise RoundMissing(f"partition {partition} took no part in round {commit.round} of {self.place}")
         if record.digest == NOTHING_KEPT:
             return Update({}, weight=record.weight, metrics=record.metrics)
-        if recomputed := self._recomputed(commit, partition):
-            return recomputed.updates[partition]
-        self._check_stored(commit, partition)
+        if given := self._supplied(commit, partition):
+            return given.updates[partition]
         update = Update(
             direction=self._vectors("updates", commit.round, partition),
             buffers=self._vectors("updates/buffers", commit.round, partition),
@@ -233,9 +232,9 @@ class StoredTensors:
         try:
             return self._carry(round, partition)
         except RoundPruned:
-            if self.recompute is None:
+            if self.supply is None:
                 raise
-            return dict(self.recompute(round).updates[partition].carry)
+            return dict(self.supply(round).updates[partition].carry)
 
     def _carry(self, round: int, partition: int) -> dict[str, Vectors]:
         return {slot: self._vectors(f"carry/{slot}", round, partition) for slot in self.schema.carry}
@@ -265,9 +264,8 @@ class StoredTensors:
         record = commit.updates.get(partition, UpdateRecord("", 0))
         if record.match is None:
             raise RoundMissing(f"round {commit.round} of {self.place} matched no units of partition {partition}")
-        if recomputed := self._recomputed(commit, partition):
-            return recomputed.matches[partition]
-        self._check_stored(commit, partition)
+        if given := self._supplied(commit, partition):
+            return given.matches[partition]
         kinds: dict[str, dict[str, torch.Tensor]] = {"permutations": {}, "similarities": {}}
         for path in self.schema.matching(1):
             spec, (kind, _, group) = self.arrays[path], path.partition("/")
@@ -279,21 +277,21 @@ class StoredTensors:
             )
         return match
 
-    def _recomputed(self, commit: Commit, partition: int | None = None) -> Recomputed | None:
-        """What a round gave, if its state, or a partition's update, is not stored and can be computed again."""
-        if self.recompute is None:
-            return None
+    def _supplied(self, commit: Commit, partition: int | None = None) -> Contents | None:
+        """What a round gave, if its state, or a partition's update, is not stored and there is a supply.
+
+        Without one it raises `RoundPruned` for an update that was never stored.
+        """
+        if self.supply is None:
+            if partition is None or commit.has_update(partition):
+                return None
+            raise self._no_updates(commit.round, self.pruned(), "were not stored, as the run does not keep them")
         round, pruned = commit.round, self.pruned()
         if partition is None:
             stored = commit.stored and pruned.has_state(round)
         else:
             stored = commit.has_update(partition) and pruned.has_update(round, partition)
-        return None if stored else self.recompute(round)
-
-    def _check_stored(self, commit: Commit, partition: int) -> None:
-        """Raise `RoundPruned` for an update that was never stored."""
-        if not commit.has_update(partition):
-            raise self._no_updates(commit.round, self.pruned(), "were not stored, as the run does not keep them")
+        return None if stored else self.supply(round)
 
     def read_chunk(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
         """A chunk that must be there according to a record; `whose` says in a message what lacks it.

@@ -27,7 +27,7 @@ from roundweave.storage.rounds.log import Link
 from roundweave.storage.rounds.numbers import Numbers, Totals
 from roundweave.storage.rounds.pruned import Pruned, with_unwritten
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import Recompute
+from roundweave.storage.rounds.tensors import Supply
 from roundweave.storage.runs.names import WhichRound, find_run, recorded_name, run_name, stored_round, which_round
 from roundweave.storage.runs.records import checked_attributes
 from roundweave.storage.runs.round import Round
@@ -53,11 +53,11 @@ class StoredRun:
     """A stored run as it was when it was opened or last refreshed.
 
     The attributes are read on opening; commit records, tensors and numbers when they are asked for. What of its
-    rounds is not stored is given by `recompute`, if there is one.
+    rounds is not stored is given by `supply`, if there is one.
     """
 
-    def __init__(self, where: Where | Place, recompute: Recompute | None = None) -> None:
-        self._place, self._recompute = place_of(where), recompute
+    def __init__(self, where: Where | Place, supply: Supply | None = None) -> None:
+        self._place, self._supply = place_of(where), supply
         self.refresh()
 
     def refresh(self) -> Self:
@@ -74,7 +74,7 @@ class StoredRun:
             >>> run.refresh().done
         """
         self._store = RoundStore(self._place)
-        self._store.recompute = self._recompute
+        self._store.supply = self._supply
         checked = checked_attributes(self._store.attributes, self._store.place)
         self._created = checked.created
         self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes

@@ -24,12 +24,12 @@ def always(round: int) -> bool:
 class Keep(ABC):
     """A policy, which says of which rounds the state and the updates stay. Its fields are numbers of rounds.
 
-    Under every policy a run can go on: the newest state stays, or what it is recomputed from, and so do the
+    Under every policy a run can go on: the newest state stays, or what it is computed again from, and so do the
     updates whose carry is in use, the initial state and frozen parameters. A state goes whose round's updates stay
-    only if it can be recomputed from them.
+    only if it can be computed again from them.
     """
 
-    recomputes = False
+    maps_again = False
     """Whether enough stays with each stored state to map the rounds after it again."""
 
     @abstractmethod
@@ -80,14 +80,14 @@ class Keep(ABC):
         Args:
             newest: The commit of the last round.
             former: What was pruned before or never stored, which is part of the result.
-            base: The round of a stored state from which the states needed to go on are recomputed; `newest` by
+            base: The round of a stored state from which the states needed to go on are computed again; `newest` by
                 default.
             stored: Whether the state of a round was stored.
             single: Updates, as (round, partition), that stay to map rounds again from a stored state.
         """
         last = newest.round
         base, rounds = last if base is None else base, range(1, last + 1)
-        again = _recomputable(last, former, stored)
+        again = _computable(last, former, stored)
 
         def state_goes(round: int) -> bool:
             if self.state(round, last) or round in (base, last):
@@ -137,7 +137,7 @@ class Every(Keep):
 
 
 class Updates(Every):
-    """The updates of all rounds stay, and each k-th state, from which the others can be recomputed."""
+    """The updates of all rounds stay, and each k-th state, from which the others can be computed again."""
 
     def updates(self, round: int, newest: int) -> bool:
         return True
@@ -156,7 +156,7 @@ class Last(Keep):
 class Recompute(Every):
     """The state of each k-th round stays, with what is needed to map the rounds after it again."""
 
-    recomputes = True
+    maps_again = True
 
     def updates(self, round: int, newest: int) -> bool:
         return False
@@ -173,8 +173,8 @@ def policies_spelled() -> str:
     return ", ".join(kind.spelling() for kind in POLICIES.values())
 
 
-def _recomputable(newest: int, former: Pruned, stored: Asked) -> set[int]:
-    """The rounds whose states can be recomputed from earlier states and updates."""
+def _computable(newest: int, former: Pruned, stored: Asked) -> set[int]:
+    """The rounds whose states can be computed again from earlier states and updates."""
     again, known = set(), True
     for round in range(1, newest + 1):
         if known and former.has_update(round):

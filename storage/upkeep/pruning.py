@@ -79,7 +79,7 @@ def _prunes(store: RoundStore, keep: Keep, newest: Commit, former: Pruned) -> Pr
 
 def _single(store: RoundStore, keep: Keep, newest: Commit, former: Pruned) -> Iterator[tuple[int, int]]:
     """The updates, as (round, partition), without which rounds could not be mapped again from a kept state."""
-    if not keep.recomputes:
+    if not keep.maps_again:
         return
     for round in sorted({round for round, _ in former.carried}):
         yield from ((round, partition) for partition in _read(store, round).late)

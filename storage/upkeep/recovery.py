@@ -75,8 +75,8 @@ def newest_sound(store: RoundStore, cut: Iterable[int] = ()) -> int:
 def _check(store: RoundStore, round: int) -> None:
     """Raise where a run cannot go on from a round, because something that is needed is damaged or missing.
 
-    Needed are its state and those of work in flight, or what they are recomputed from: the last stored states, and
-    the updates since that were stored; and every carry.
+    Needed are its state and those of work in flight, or what they are computed again from: the last stored states,
+    and the updates since that were stored; and every carry.
     """
     commit, known = store.log.read(round), unless_damaged(read_pruned, store.log) or Pruned()
     bases = {row: base_of(store.log, known, row) for row in commit.begins}

@@ -33,6 +33,7 @@ partitions' numbers:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -40,6 +41,25 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Slots, Specs, TensorSpec, Vectors
 from roundweave.tasks.algorithms.when import SYNCHRONOUS, When
+
+OWN = "own"
+"""The slot of a carry that holds a partition's own network."""
+
+
+def own_slots(carry: Iterable[str]) -> list[str]:
+    """The slots of a carry that hold a partition's own network: ``own``, or ``own.LAYER`` for a layer of it."""
+    return [slot for slot in carry if slot.partition(".")[0] == OWN]
+
+
+class Mixing(Protocol):
+    """Says how partitions' own networks are averaged before a round. A round is mixed after the one before it."""
+
+    def weights(self, partition: int, partitions: int, exchange: int) -> Mapping[int, float]:
+        """What networks count in a partition's new one, by partition, in the order in which they are added.
+
+        Exchanges are numbered by the round that they follow.
+        """
+
 
 Node = Any
 """A partial result of a reduce over some partitions; a lone `Update` is one."""

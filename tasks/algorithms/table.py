@@ -231,7 +231,7 @@ ABOUT: Mapping[str, str] = {
     "downpour": "sums of gradients are pushed to a server with Adagrad (Dean et al. 2012, Algorithm 1)",
     "easgd": "elastic averaging: partitions and server draw each other (Zhang et al. 2015, Algorithm 1)",
     "fed_buff": "local training, and a server round for each buffer of updates (Nguyen et al. 2022, Algorithm 1)",
-    "d_psgd": "each partition has a network, averaged with its neighbours' (Lian et al. 2017; `topology`)",
+    "d_psgd": "each partition has a network, averaged with its neighbours' (Lian et al. 2017)",
     AUTO: "what `roundweave plan` chooses by a race; a round stands for an epoch",
 }
 """What a configuration may name, and what each is: the algorithms, and the name of the one that is chosen."""

@@ -19,6 +19,11 @@ class Synchronous:
     """
 
     together: ClassVar[Literal[True]] = True
+    usual_keep: ClassVar[str] = "all"
+
+    def scored_every(self, taking_part: int) -> int:
+        """After how many rounds the state is scored by default."""
+        return 1
 
     def updates(self, taking_part: int) -> int:
         """How many updates a round waits for, of so many partitions that take part."""
@@ -42,6 +47,7 @@ class Asynchronous:
     """
 
     together: ClassVar[Literal[False]] = False
+    usual_keep: ClassVar[str] = "updates:10"
     max_staleness: option.MaxStaleness = None
     fetch_every: int = 1
     push_every: int = 1
@@ -57,6 +63,10 @@ class Asynchronous:
                 f"fetch_every {self.fetch_every} is no multiple of push_every {self.push_every}: "
                 "a partition fetches only when it has pushed"
             )
+
+    def scored_every(self, taking_part: int) -> int:
+        """After how many rounds the state is scored by default: after ten updates of each partition at work."""
+        return max(1, 10 * taking_part // self.buffer)
 
     def updates(self, taking_part: int) -> int:
         """How many updates a server round waits for, of so many partitions that take part."""

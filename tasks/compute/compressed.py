@@ -28,9 +28,8 @@ from roundweave.storage.values.tensors import (
     vector_sizes,
     views,
 )
-from roundweave.tasks.algorithms.algebra import says
+from roundweave.tasks.algorithms.algebra import OWN, says
 from roundweave.tasks.algorithms.maps.wrapping import Wrapping
-from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.numerics.pieces import accumulator
 
 SLOT = "compression_error"

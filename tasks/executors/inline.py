@@ -14,7 +14,7 @@ from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import load_block, map_and_persist
-from roundweave.tasks.rounds.persistence.recomputing import HELD, read_outcome
+from roundweave.tasks.rounds.persistence.outcomes import HELD, read_outcome
 from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.timing import watched
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from distributed import Future
 
-from roundweave.tasks.algorithms.topology import own_slots
+from roundweave.tasks.algorithms.algebra import own_slots
 from roundweave.tasks.executors.clusters import calls
 from roundweave.tasks.executors.clusters.placement import Key
 from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.rounds.evidence import replaying
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence import apart, committing, mapping
-from roundweave.tasks.rounds.persistence.recomputing import read_outcome
+from roundweave.tasks.rounds.persistence.outcomes import read_outcome
 from roundweave.tasks.rounds.steps import fold_results, reduce_apply
 
 FAN_IN = 16

@@ -14,9 +14,8 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.store import RoundStore, open_store
 from roundweave.storage.upkeep.keep import All, Keep
 from roundweave.storage.values.state import State
-from roundweave.tasks.algorithms.algebra import Algorithm
+from roundweave.tasks.algorithms.algebra import Algorithm, Mixing
 from roundweave.tasks.algorithms.reduces.tree import cover
-from roundweave.tasks.algorithms.topology import Topology
 from roundweave.tasks.compute.compute import Compute
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.partitions import Partitions
@@ -152,7 +151,7 @@ class Work(WithCode):
     user's functions, `all_code`, import. `fingerprints` are those of sites and of `STORE`, where these may be
     other machines. `code` is that of the algorithm alone, whose classes updates may have. `before` is how many
     rounds of an earlier run this one goes on from: randomness, splits and schedules count them. `quorum` is how
-    many sound updates a round needs. `topology` says whose networks are averaged where each partition has its own.
+    many sound updates a round needs. `mixing` says whose networks are averaged where each partition has its own.
     `schedule` says who begins when, None if a round's partitions begin together. `scorers` say what rounds score,
     first what is held out.
     """
@@ -169,7 +168,7 @@ class Work(WithCode):
     before: int = 0
     sources: Mapping[str, str] = field(default_factory=dict)
     all_code: tuple[Code, ...] = ()
-    topology: Topology | None = None
+    mixing: Mixing | None = None
     schedule: Schedule | None = None
     scorers: tuple[Scorer, ...] = (Scorer(),)
 
@@ -342,7 +341,7 @@ class Job:
 
         With a schedule these are mapped from earlier states, too, unless `keep` provides for that.
         """
-        begins_together = self.work.schedule is None or self.attempt.keep.recomputes
+        begins_together = self.work.schedule is None or self.attempt.keep.maps_again
         return begins_together and self.work.fingerprint is not None and not self.work.partitions.sites
 
     def stores_state(self, round: int) -> bool:

@@ -21,7 +21,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"cohort": 3, "quorum": 4}, "quorum 4 is more than the 3 partitions of a round"),
     ({"cohort_from": "present"}, "cohort_from present is for partitions of sites; give sites, too"),
     ({"cohort_by_size": True}, "cohort_by_size says how a cohort is drawn; give a cohort, too"),
-    ({"cohort": 3, "topology": "ring"}, "with a topology each partition trains its network in each round"),
+    ({"cohort": 3, "topology": "ring"}, "topology and cohort both decide the sampler; leave one"),
     ({"cohort": 3, "algorithm": "auto"}, "auto decides how many partitions there are"),
     ({"cohort": 3, "algorithm": "fed_buff", "buffer": 4}, "a buffer of 4 is never full"),
     ({"cohort": 3, "algorithm": "downpour", "fetch_every": 4, "push_every": 2}, "give fetch_every 2"),

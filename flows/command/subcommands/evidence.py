@@ -12,6 +12,7 @@ from roundweave.flows.evidence.differing import diff
 from roundweave.flows.evidence.recombining import RecombineConfig
 from roundweave.flows.evidence.replaying import ReplayConfig
 from roundweave.flows.evidence.scoring import RoundScore, ScoreConfig, score_round
+from roundweave.flows.stored import open_run
 from roundweave.flows.terminal.common import Json, Root, RunName, TextTable, console, output, say
 from roundweave.flows.terminal.options import with_options
 from roundweave.storage.errors import UsageError
@@ -90,7 +91,7 @@ def score_command(
     """
     run, which = named_round(round)
     config = ScoreConfig(run=run, round=which, **options)
-    result = score_round(config)
+    result = score_round(config, open_run(run, config.root, trust=config.trust))
     output(as_json, result.summary(), _print_score, result)
 
 

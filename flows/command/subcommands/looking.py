@@ -247,7 +247,6 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "algorithm": _algorithm(run),
         "data": f"{_reference(config['data'])}{config.get('data_options') or ''}, {examples}",
         "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
-        "topology": named if isinstance(named := config.get("topology") or "", str) else f"{len(named)} edges",
         "classes": ", ".join(cut([f"{label} {name}" for label, name in enumerate(data.get("class_names", ()))])),
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
         "parent": _parent(run.attributes.get("parent")) or run.parent or "",

@@ -24,7 +24,6 @@ from roundweave.storage.errors import UsageError
 from roundweave.tasks.algorithms.applies.schedules import SCHEDULES
 from roundweave.tasks.algorithms.reduces.table import REDUCES
 from roundweave.tasks.algorithms.table import ABOUT, APPLIES, MAPS
-from roundweave.tasks.algorithms.topology import TOPOLOGIES
 from roundweave.tasks.compute.compute import COMPRESSORS
 from roundweave.tasks.data.sources.table import SOURCES
 from roundweave.tasks.data.splits.deals import SPLITS
@@ -99,12 +98,12 @@ def _tables() -> dict[str, list[dict[str, str]]]:
     entries = {
         "data": SOURCES,
         "splits": SPLITS,
-        "topologies": TOPOLOGIES,
         "maps": MAPS,
         "reduces": REDUCES,
         "applies": APPLIES,
         "schedules": SCHEDULES,
         "compressors": COMPRESSORS,
+        **{title: table for plugin in plugin_classes() for title, table in plugin.tables.items()},
     }
     functions = {"models": MODELS, "losses": LOSSES, "scores": SCORES}
     about = {

@@ -23,7 +23,7 @@ from roundweave.tasks.rounds.job import STORE, Job, Work, sizes_to_draw
 from roundweave.tasks.rounds.persistence.apart import with_bytes
 from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
 from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, map_twice, record_of
-from roundweave.tasks.rounds.persistence.recomputing import read_outcome
+from roundweave.tasks.rounds.persistence.outcomes import read_outcome
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
 
@@ -239,7 +239,7 @@ def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
         mapped = with_bytes(mapped, tensor_bytes(state) + tensor_bytes(carry))
     began, own = (in_flight.push, in_flight.version), Update({}, carry=given[partition])
     # Whether it is stored depends on the round that takes it. If it may not be, its digest is computed there.
-    record = record_of(mapped, not job.attempt.keep.recomputes)
+    record = record_of(mapped, not job.attempt.keep.maps_again)
     return Pushed(partition, mapped.update.to_send(), record, own, began, job.work.code)
 
 

@@ -26,7 +26,7 @@ from roundweave.storage.values.state import State
 from roundweave.tasks.data.loading import AnyExamples, Partition
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Job, Work
-from roundweave.tasks.rounds.persistence.recomputing import read_outcome
+from roundweave.tasks.rounds.persistence.outcomes import read_outcome
 from roundweave.tasks.rounds.steps import judge_round, map_together, score_block
 
 TRIAL = {"rounds": 100_000, "evaluate_every": 100_000, "keep": "all"}

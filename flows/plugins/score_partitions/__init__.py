@@ -41,7 +41,7 @@ class ScorePartitions(Plugin):
     @classmethod
     def shown(cls, run: StoredRun) -> dict[str, str]:
         """Whose network is scored."""
-        from roundweave.tasks.algorithms.topology import own_slots
+        from roundweave.tasks.algorithms.algebra import own_slots
 
         if not run.config.get("score_partitions"):
             return {}

@@ -14,9 +14,9 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Slots, views
 from roundweave.tasks.algorithms import options as option
+from roundweave.tasks.algorithms.algebra import OWN
 from roundweave.tasks.algorithms.maps.gradient import Gradient
 from roundweave.tasks.algorithms.maps.local_steps import LocalSgd, LocalSteps
-from roundweave.tasks.algorithms.topology import OWN
 from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.data.loading import AnyExamples
 from roundweave.tasks.networks.objective import Objective
@@ -96,7 +96,7 @@ FORCE = 0.9
 class OwnNetwork(LocalSteps):
     """Local training of a network that the partition carries from round to round (D-PSGD, Lian et al. 2017).
 
-    With a topology it is averaged with its neighbours' before each round (Koloskova et al. 2020, Algorithm 1, with
+    With a mixing it is averaged with its neighbours' before each round (Koloskova et al. 2020, Algorithm 1, with
     local steps); without one each partition trains alone. The first round begins from the state. The direction is
     the state minus where the network arrived: with a plain mean and steps of 1 the state is the mean of all
     networks, from which no map trains. Buffers are those of the state. The metric ``consensus`` is the L2 distance

@@ -36,7 +36,7 @@ from roundweave.tasks.rounds.persistence.mapping import (
     read_carry,
     record_of,
 )
-from roundweave.tasks.rounds.persistence.recomputing import recomputed
+from roundweave.tasks.rounds.persistence.outcomes import outcome_of
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, MapRaised, Outcome
 
 PART_BYTES = 1 << 20
@@ -83,10 +83,10 @@ class NetworkShare:
         return replace(self.whole, work=replace(work, objective=objective, compute=Compute(work.threads)))
 
     def read_outcome(self, round: int) -> Outcome:
-        """The rank's share of the outcome of a committed round, verified; recomputed if it is not stored."""
+        """The rank's share of the outcome of a committed round, verified; computed again if it is not stored."""
         store, rank = self.job.attempt.open(), self.group.rank
         if not there(store.log, store.tensors.pruned(), round):
-            whole = recomputed(self.whole.work, store, round)
+            whole = outcome_of(self.whole.work, store, round)
             return replace(whole, state=self.shares.state(whole.state, rank))
 
         commit = store.log.read(round)

@@ -13,7 +13,7 @@ from roundweave.tasks.data.description import CallEach, gather_here
 from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.persistence.committing import score_again
-from roundweave.tasks.rounds.persistence.recomputing import recomputed, recomputing, reduce_again
+from roundweave.tasks.rounds.persistence.outcomes import outcome_of, reduce_again, supply
 from roundweave.tasks.rounds.steps import Outcome
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Recombining:
     """Which rounds of the run stored at `store` are to be reduced again, `without` the updates of some partitions.
 
-    `work` has the parts to reduce and apply with. `recorded` is the work that made the rounds; it recomputes
+    `work` has the parts to reduce and apply with. `recorded` is the work that made the rounds; it computes
     states that are not stored.
     """
 
@@ -89,7 +89,7 @@ def recombine_stored(subject: Recombining, number: int, gather: CallEach = gathe
     store, work, round = _store(subject), subject.work, subject.rounds[number]
     commit = store.log.read(round)
     after = recombined_outcome(subject, number)
-    original = commit.score or score_again(work, recomputed(subject.recorded, store, round), gather, store)
+    original = commit.score or score_again(work, outcome_of(subject.recorded, store, round), gather, store)
     digest = state_digest(tensor_digests(after.state.named(work.objective.layout)), round)
     return RecombinedRound(round, digest, commit.state, score_again(work, after, gather, store), original)
 
@@ -97,7 +97,7 @@ def recombine_stored(subject: Recombining, number: int, gather: CallEach = gathe
 def recombined_outcome(subject: Recombining, number: int) -> Outcome:
     """Reduce and apply the round at index `number` again. Updates that were refused stay refused."""
     store, round = _store(subject), subject.rounds[number]
-    before, commit = recomputed(subject.recorded, store, round - 1), store.log.read(round)
+    before, commit = outcome_of(subject.recorded, store, round - 1), store.log.read(round)
     memory = kept_memory(subject.work.algorithm.apply, before.state)
     before = replace(before, state=replace(before.state, memory=memory))
     accepted = {*commit.accepted} - subject.without
@@ -106,7 +106,7 @@ def recombined_outcome(subject: Recombining, number: int) -> Outcome:
 
 
 def _store(subject: Recombining) -> RoundStore:
-    return recomputing(subject.recorded, RoundStore(subject.store))
+    return supply(subject.recorded, RoundStore(subject.store))
 
 
 def _numbers(score: Score | None) -> dict[str, float]:

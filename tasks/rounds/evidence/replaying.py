@@ -27,7 +27,7 @@ from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, record_difference, tensor_difference
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import Inputs, persist_and_fold, record_of, recorded_inputs
-from roundweave.tasks.rounds.persistence.recomputing import read_outcome, recomputing, reduce_recorded
+from roundweave.tasks.rounds.persistence.outcomes import read_outcome, reduce_recorded, supply
 from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ def replay_round(job: Job, round: int, blocks: list[Replayed]) -> RoundResult:
 
 def _recorded(job: Job, round: int) -> tuple[Outcome, Commit]:
     """The outcome before a round, and its commit."""
-    store = recomputing(job.work, job.attempt.open())
+    store = supply(job.work, job.attempt.open())
     return read_outcome(job, round - 1), store.log.read(round)
 
 

@@ -17,13 +17,13 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors, views
-from roundweave.tasks.algorithms.topology import OWN, own_slots
+from roundweave.tasks.algorithms.algebra import OWN, own_slots
 from roundweave.tasks.data.description import CallEach
 from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.rounds.job import Attempt, Job, Work
 from roundweave.tasks.rounds.persistence.mapping import this_worker
-from roundweave.tasks.rounds.persistence.recomputing import HELD
+from roundweave.tasks.rounds.persistence.outcomes import HELD
 from roundweave.tasks.rounds.scorers import parts_of
 from roundweave.tasks.rounds.scoring import Tally
 from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
@@ -178,7 +178,7 @@ def stores_state(job: Job, round: int, needed: object) -> bool:
 def _late(job: Job, after: Outcome) -> tuple[int, ...]:
     """The partitions of a server's round whose updates are stored, as they could not be mapped again."""
     round, keep = after.state.round, job.attempt.keep
-    if not (after.server and keep.recomputes) or job.stores_updates(round):
+    if not (after.server and keep.maps_again) or job.stores_updates(round):
         return ()
     began = {p: r.arrival.version for p, r in after.records.items() if r.arrival and not r.refused}
     return tuple(p for p, since in began.items() if any(keep.state(n, n) for n in range(since + 1, round)))

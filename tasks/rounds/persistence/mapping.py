@@ -1,7 +1,7 @@
 """Maps of a block: read from the store what a map needs, store each update, and fold them.
 
 Updates are written by the process that computed them. They need not travel to be stored. The state
-that a map begins with is read, or recomputed from stored updates where it is not stored. Networks of the
+that a map begins with is read, or computed again from stored updates where it is not stored. Networks of the
 partitions' own are read, and averaged with those of their neighbours.
 """
 
@@ -25,7 +25,7 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Vectors, specs_bytes
-from roundweave.tasks.algorithms.topology import OWN
+from roundweave.tasks.algorithms.algebra import OWN
 from roundweave.tasks.data.loading import BlockExamples, Partition
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.numerics.devices import LARGE, trim_memory
@@ -301,22 +301,22 @@ NEIGHBOURS = 4
 def exchanging(work: Work, before: Outcome, read: Read) -> Carry:
     """Gives what each partition carries into the next round.
 
-    Without a topology it is what the partition carried away from a round before. With one its network is the
-    weighted sum of its neighbours' and its own, added in the order of partitions. A partition that has carried
-    nothing yet counts with the parameters of the state.
+    Without a mixing it is what the partition carried away from a round before. With one its network is the
+    weighted sum of its neighbours' and its own. A partition that has carried nothing yet counts with the
+    parameters of the state.
     """
     # Neighbours in a ring or grid are read again for the partitions around them.
-    return partial(_exchanged, work, before, functools.lru_cache(NEIGHBOURS)(read) if work.topology else read)
+    return partial(_exchanged, work, before, functools.lru_cache(NEIGHBOURS)(read) if work.mixing else read)
 
 
 def _exchanged(work: Work, before: Outcome, read: Read, partition: int) -> Mapping[str, Vectors]:
     sources = before.carry_from
     carry = read(sources.get(partition), partition)
-    if work.topology is None or not sources:
+    if work.mixing is None or not sources:
         return carry
     exchange, partitions = work.before + before.state.round, work.partitions.split.partitions
     sums = {k: v.new_zeros(v.shape, dtype=accumulator(k)) for k, v in before.state.params.items()}
-    for neighbour, weight in work.topology.weights(partition, partitions, exchange).items():
+    for neighbour, weight in work.mixing.weights(partition, partitions, exchange).items():
         other = carry if neighbour == partition else read(sources.get(neighbour), neighbour)
         for name, vector in other.get(OWN, before.state.params).items():
             sums[name] += vector.to(accumulator(name)) * weight

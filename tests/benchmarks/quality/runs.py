@@ -11,7 +11,7 @@ from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.executors.base import Executor
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence.recomputing import read_outcome
+from roundweave.tasks.rounds.persistence.outcomes import read_outcome
 from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, map_groups, reduce_apply
 from tests.training import trained
 

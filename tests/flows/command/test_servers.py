@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import roundweave as rw
-from roundweave.tasks.rounds.persistence import recomputing
+from roundweave.tasks.rounds.persistence import outcomes
 from tests.flows.command.in_process import refused, run, said, told
 from tests.runs import RUNS
 
@@ -48,7 +48,7 @@ def test_what_asks_for_a_state_between_has_it_computed_again(stale, capsys, tmp_
         ("train", "--from", "stale@11", *SHORT),
         ("train", "--start-from", "stale@11", "--model", "logistic", *SHORT),
     ):
-        recomputing.REMEMBERED.clear()  # each command is a process of its own
+        outcomes.REMEMBERED.clear()  # each command is a process of its own
         code, _, said = run(capsys, *arguments)
         assert (code, "computing round 11 of stale again" in said) == (0, True), said
 

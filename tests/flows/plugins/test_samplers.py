@@ -88,7 +88,9 @@ def test_what_has_no_place_for_a_sampler_is_refused(config) -> None:
         plan(config("Longest", cohort=2))
     with pytest.raises(UsageError, match=r"^alternating draws rounds, and a parameter server has none"):
         plan(config("InTurn", algorithm="fed_buff", buffer=2, executor="inline"))
-    with pytest.raises(UsageError, match=r"^with a topology each partition trains .* leave alternating out$"):
+    with pytest.raises(
+        UsageError, match=r"^alternating and topology both decide the sampler; leave one of them out$"
+    ):
         plan(config("InTurn", topology="ring"))
     with pytest.raises(UsageError, match=r"^quorum 3 is more than the 2 partitions of a round$"):
         plan(config("InTurn", quorum=3))

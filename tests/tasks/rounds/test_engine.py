@@ -18,7 +18,7 @@ from roundweave.tasks.rounds.engine import BlockData, Committer, Engine
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import map_and_persist
-from roundweave.tasks.rounds.persistence.recomputing import read_outcome
+from roundweave.tasks.rounds.persistence.outcomes import read_outcome
 from roundweave.tasks.rounds.steps import Outcome
 from tests.rows import but_first
 

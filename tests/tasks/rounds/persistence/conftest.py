@@ -14,14 +14,14 @@ from roundweave.flows.planning.plan import plan
 from roundweave.flows.training.job import prepare
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.rounds.persistence import recomputing
+from roundweave.tasks.rounds.persistence import outcomes
 
 SMALL = {"model": "mlp", "model_options": {"hidden": 6}, "partitions": 3, "held_out": 0.5, "batch_size": 8}
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered() -> None:
-    recomputing.REMEMBERED.clear()
+    outcomes.REMEMBERED.clear()
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def cut_short(tmp_path: Path) -> Callable[..., Run]:
         with prepare(plan(config), executor) as ready:
             made = executor.run(ready.job, ready.done + 1, config.rounds)
             list(islice(made, committed - ready.done))
-        recomputing.REMEMBERED.clear()
+        outcomes.REMEMBERED.clear()
         return Run(ready.store.address)
 
     return cut

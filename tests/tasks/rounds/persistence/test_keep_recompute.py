@@ -16,7 +16,7 @@ from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.storage.values.digests import match_tensors, update_tensors
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
-from roundweave.tasks.rounds.persistence import recomputing
+from roundweave.tasks.rounds.persistence import outcomes
 from tests.rows import but_first
 from tests.tasks.rounds.persistence.conftest import SMALL, stored_states
 
@@ -121,7 +121,7 @@ def test_who_computes_without_gradients_gets_the_round_too(train) -> None:
     run = train(window=3, **SMALL, local_steps=1, rounds=3, keep=FEW, name="run")
     with torch.inference_mode():
         named = rw.open_run(run.path).round(2).named
-    recomputing.REMEMBERED.clear()
+    outcomes.REMEMBERED.clear()
     assert same(rw.open_run(run.path).round(2).named, named)
 
 
@@ -133,7 +133,7 @@ def test_one_line_says_that_the_data_are_others_or_gone(train, tmp_path) -> None
     run = train(window=3, **fields, name="run")
     assert rw.open_run(run.path).round(2).params
     np.savez(tmp_path / "some.npz", inputs=inputs[::-1], targets=labels)
-    recomputing.REMEMBERED.clear()
+    outcomes.REMEMBERED.clear()
     says = r"round 2 of .* is not stored, and cannot be computed again: .*other examples"
     with pytest.raises(RoundPruned, match=says):
         rw.open_run(run.path).round(2).params  # noqa: B018
@@ -147,7 +147,7 @@ def test_one_line_says_that_the_data_are_others_or_gone(train, tmp_path) -> None
 def test_another_result_than_the_record_names_the_round_and_what_is_not_as_recorded(train) -> None:
     run = train(window=3, **SMALL, rounds=3, keep=FEW, name="run")
     assert rw.open_run(run.path).round(2).params
-    recomputing.REMEMBERED.clear()
+    outcomes.REMEMBERED.clear()
     state = RoundStore(run.path).tensors.read_state(0)
     state.params["float32"][0] += 1
     RoundStore(run.path).tensors.write_state(state)

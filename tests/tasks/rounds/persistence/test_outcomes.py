@@ -21,7 +21,7 @@ from roundweave.storage.upkeep.verifying.verify import verify
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.persistence.recomputing import recomputed
+from roundweave.tasks.rounds.persistence.outcomes import outcome_of
 from tests.counting import counting
 from tests.rows import but_first
 from tests.tasks.rounds.persistence.conftest import SMALL, stored_states
@@ -56,7 +56,7 @@ def test_a_state_that_is_made_again_is_the_one_that_was_stored(train, workers, a
     assert verify(run.path).sound
     work = work_of(run, **fields, **SELDOM)
     for round in (3, 1, 2, 5, 4):
-        outcome = recomputed(work, RoundStore(run.path), round)
+        outcome = outcome_of(work, RoundStore(run.path), round)
         stored = whole.round(round).named
         named = outcome.state.named(work.objective.layout)
         assert named.keys() == stored.keys()
@@ -102,7 +102,7 @@ def test_another_state_than_was_committed_is_an_error(sparse) -> None:
     work = work_of(sparse, **SMALL, local_steps=2, **SELDOM)
     other = replace(work, algorithm=replace(work.algorithm, apply=rw.Sgd(lr=0.5)))
     with pytest.raises(RoundFailed, match=r"round 5 of .* is not stored, and computed again it has another state"):
-        recomputed(other, RoundStore(sparse.path), 6)
+        outcome_of(other, RoundStore(sparse.path), 6)
 
 
 def test_a_damaged_update_between_is_named(sparse, flip) -> None:
@@ -132,7 +132,7 @@ def test_a_run_cut_short_between_states_goes_on_to_the_same_bits(train, sparse, 
 
 def test_a_state_that_a_writer_left_is_a_note_and_goes_with_the_next_pruning(sparse) -> None:
     store = RoundStore(sparse.path)
-    state = recomputed(work_of(sparse, **SMALL, local_steps=2, **SELDOM), store, 6).state
+    state = outcome_of(work_of(sparse, **SMALL, local_steps=2, **SELDOM), store, 6).state
     store.tensors.write_state(state)
     seen = verify(sparse.path)
     assert seen.sound

@@ -1,6 +1,7 @@
-"""Computes again what of committed rounds is not stored, round by round from the last stored state, and checks it.
+"""Outcomes of committed rounds: read where they are stored, else computed again from the last stored state.
 
-A round is reduced from its stored updates. Partitions whose updates are not stored are mapped again.
+Then rounds are computed one by one and checked. A round is reduced from its stored updates. Partitions whose
+updates are not stored are mapped again.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.pruned import base_of
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.storage.rounds.tensors import Recomputed
+from roundweave.storage.rounds.tensors import Contents
 from roundweave.storage.values.digests import state_digest, tensor_digests
-from roundweave.storage.values.state import Match, State, Update
+from roundweave.storage.values.state import State, Update
 from roundweave.storage.values.tensors import Slots
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.data.partitions import Partitions
@@ -41,15 +42,14 @@ class Reached:
     """A committed round whose outcome is read or computed again, and what the next rounds need.
 
     `carries` has what partitions carried away since the last stored state, vectors (element,) by slot. `versions`
-    are states that work in flight of a schedule began from, by round. `updates` are those of the round, by
-    partition; only the last round that was computed again has them.
+    are states that work in flight of a schedule began from, by round. `contents` are all that the round gave;
+    only the last round that was computed again has them.
     """
 
     outcome: Outcome
     carries: Mapping[int, Slots] = field(default_factory=dict)
     versions: Mapping[int, State] = field(default_factory=dict)
-    updates: Mapping[int, Update] | None = None
-    matches: Mapping[int, Match] = field(default_factory=dict)
+    contents: Contents | None = None
 
 
 REMEMBERED: deque[tuple[str, Reached]] = deque(maxlen=MOST)
@@ -65,33 +65,33 @@ def read_outcome(job: Job, round: int) -> Outcome:
 
     What is held is let go. An outcome whose state is not stored is recomputed.
     """
-    return HELD.pop((job.attempt.token, round), None) or recomputed(job.work, job.attempt.open(), round)
+    return HELD.pop((job.attempt.token, round), None) or outcome_of(job.work, job.attempt.open(), round)
 
 
-def recomputing(work: Work, store: RoundStore) -> RoundStore:
+def supply(work: Work, store: RoundStore) -> RoundStore:
     """The store, which from now on computes with some work what it does not have."""
-    store.tensors.recompute = partial(recompute, work, store)
+    store.tensors.supply = partial(recompute, work, store)
     return store
 
 
-def recompute(work: Work, store: RoundStore, round: int) -> Recomputed:
-    """What a committed round gave, computed again from the round before; raises as `recomputed` does."""
+def recompute(work: Work, store: RoundStore, round: int) -> Contents:
+    """What a committed round gave, computed again from the round before; raises as `outcome_of` does."""
     reached = dict(REMEMBERED).get(store.log.chain(round))
-    if reached is None or reached.updates is None:
+    if reached is None or reached.contents is None:
         reached = _next(work, store, _reached(work, store, round - 1), store.log.read(round))
-    assert reached.updates is not None
-    return Recomputed(reached.outcome.state, reached.updates, reached.matches)
+    assert reached.contents is not None
+    return reached.contents
 
 
 def rounds_to_compute(store: RoundStore, round: int) -> range:
     """The rounds that `recompute` would compute in this process: none if it remembers all that this one gave."""
     reached = dict(REMEMBERED).get(store.log.chain(round))
-    if reached is not None and reached.updates is not None:
+    if reached is not None and reached.contents is not None:
         return range(0)
     return range(_last_known(store, round - 1) + 1, round + 1)
 
 
-def recomputed(work: Work, store: RoundStore, round: int) -> Outcome:
+def outcome_of(work: Work, store: RoundStore, round: int) -> Outcome:
     """The outcome of a committed round, verified, if needed recomputed by the work that made it.
 
     Raises `RoundMissing`, `StoreDamaged` or `DataError` if something of this cannot be read, `NumericsMismatch` on
@@ -142,8 +142,9 @@ def _next(work: Work, store: RoundStore, before: Reached, commit: Commit) -> Rea
     carried = {p: updates[p].carry for p, source in commit.carry_from.items() if source == round}
     fetched = {item.version for item in commit.server.in_flight.values()} if commit.server else ()
     versions = {v: state for v, state in {**before.versions, round: state}.items() if v in fetched}
-    reached = Reached(outcome, {**before.carries, **carried}, versions, updates, after.matches)
-    remembered = [(chain, replace(earlier, updates=None, matches={})) for chain, earlier in REMEMBERED]
+    contents = Contents(state, updates, after.matches)
+    reached = Reached(outcome, {**before.carries, **carried}, versions, contents)
+    remembered = [(chain, replace(earlier, contents=None)) for chain, earlier in REMEMBERED]
     REMEMBERED.clear()
     REMEMBERED.extend([*remembered, (store.log.chain(round), reached)])
     return reached
@@ -180,7 +181,7 @@ def _version(work: Work, store: RoundStore, before: Reached, version: int) -> St
     """The state after a round, from which an update of a schedule began."""
     if version == before.outcome.state.round:
         return before.outcome.state
-    return before.versions.get(version) or recomputed(work, store, version).state
+    return before.versions.get(version) or outcome_of(work, store, version).state
 
 
 _loaded = functools.lru_cache(maxsize=1024)(Partitions.load)

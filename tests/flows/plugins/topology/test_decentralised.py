@@ -12,8 +12,8 @@ import roundweave as rw
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import plan
+from roundweave.flows.plugins.topology.graphs import find_topology
 from roundweave.storage.errors import ExperimentDiffers
-from roundweave.tasks.algorithms.topology import find_topology
 from roundweave.tasks.data.description import gather_here
 from roundweave.tasks.executors.graph import GraphExecutor
 

@@ -7,19 +7,11 @@ the round that they follow.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from roundweave.storage.errors import UsageError
 from roundweave.tasks.own_code.tables import Entry, Table, make
-
-OWN = "own"
-"""The slot of a carry that holds a partition's own network; only this one is averaged."""
-
-
-def own_slots(carry: Iterable[str]) -> list[str]:
-    """The slots of a carry that hold a partition's own network: ``own``, or ``own.LAYER`` for a layer of it."""
-    return [slot for slot in carry if slot.partition(".")[0] == OWN]
 
 
 @dataclass(frozen=True)
@@ -118,11 +110,11 @@ class Edges(Topology):
 
 
 TOPOLOGIES: Table = {
-    "ring": Entry("neighbours before and after", ".algorithms.topology:Ring"),
-    "torus": Entry("neighbours on four sides in a grid", ".algorithms.topology:Torus", "ROWS"),
-    "exponential": Entry("neighbours 1, 2, 4, … away (Ying et al. 2021)", ".algorithms.topology:Exponential"),
-    "star": Entry("partition 0 with each other one", ".algorithms.topology:Star"),
-    "two_level": Entry("all of a site, after each K-th round all", ".algorithms.topology:TwoLevel", "SITE:K"),
+    "ring": Entry("neighbours before and after", f"{__name__}:Ring"),
+    "torus": Entry("neighbours on four sides in a grid", f"{__name__}:Torus", "ROWS"),
+    "exponential": Entry("neighbours 1, 2, 4, … away (Ying et al. 2021)", f"{__name__}:Exponential"),
+    "star": Entry("partition 0 with each other one", f"{__name__}:Star"),
+    "two_level": Entry("all of a site, after each K-th round all", f"{__name__}:TwoLevel", "SITE:K"),
 }
 
 

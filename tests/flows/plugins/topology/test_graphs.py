@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave import TrainConfig, UsageError
-from roundweave.tasks.algorithms.topology import TOPOLOGIES, Edges, Topology, Torus, TwoLevel, find_topology
+from roundweave.flows.plugins.topology.graphs import TOPOLOGIES, Edges, Topology, Torus, TwoLevel, find_topology
 
 
 def weights(topology: Topology, partitions: int, exchange: int = 1) -> np.ndarray:

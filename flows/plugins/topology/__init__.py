@@ -1,0 +1,65 @@
+"""Networks of partitions' own are averaged with those of their neighbours, without a common one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from roundweave.flows.config.base import read_values
+from roundweave.flows.plugin import Plugin
+from roundweave.flows.plugins.topology.graphs import TOPOLOGIES, find_topology
+from roundweave.storage.errors import UsageError
+from roundweave.tasks.algorithms.algebra import OWN
+from roundweave.tasks.algorithms.applies.optimizers import Sgd
+from roundweave.tasks.own_code.tables import spelled
+
+if TYPE_CHECKING:
+    from roundweave.flows.planning.plan import Plan
+    from roundweave.storage.runs.run import StoredRun
+
+ALGORITHM = "d_psgd"
+"""The algorithm where none is named beside a topology."""
+
+
+class Decentralised(Plugin):
+    """Averages the networks of partitions' own with those of their neighbours."""
+
+    decides = True
+    tables: ClassVar = {"topologies": TOPOLOGIES}
+
+    topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_values)] = Field(
+        default=None,
+        description=f"{', '.join(spelled(TOPOLOGIES))}, FILE.json of edges: whose network is averaged with whose",
+    )
+
+    @classmethod
+    def imply(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Its algorithm beside a topology, and a ring beside the algorithm."""
+        from roundweave.flows.config.algorithms import algorithm_table
+
+        given = {"algorithm": ALGORITHM, **given} if given.get("topology") else given
+        named = algorithm_table(given.get("algorithm"))["name"]
+        return {**given, "topology": "ring"} if named == ALGORITHM and given.get("topology") is None else given
+
+    @classmethod
+    def seen(cls, folder: Path, option: str, value: Any) -> Any:
+        """Join a file of edges to the folder."""
+        return str(folder / value) if isinstance(value, str) and value.endswith((".json", ".toml")) else value
+
+    def plan(self, plan: Plan) -> Plan:
+        """Say how networks are mixed; all partitions take part in each round, as the state is the mean of all."""
+        assert self.topology is not None
+        algorithm, topology = plan.algorithm, find_topology(self.topology, plan.config.partitions)
+        if OWN not in algorithm.map.carry or not algorithm.when.together:
+            raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
+        if algorithm.apply != Sgd():
+            raise UsageError("with a topology the state is the mean of all networks: leave apply out")
+        return plan.fill("topology", mixing=topology, sampler=None)
+
+    @classmethod
+    def shown(cls, run: StoredRun) -> dict[str, str]:
+        """Its name, or how many edges it has."""
+        named = run.config.get("topology") or ""
+        return {"topology": named if isinstance(named, str) else f"{len(named)} edges"}
