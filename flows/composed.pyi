@@ -10,6 +10,8 @@ from roundweave.storage.places.base import Where
 from roundweave.tasks.own_code.code import Code
 
 class TrainConfig(Kernel):
+    sites: str | dict[str, Any] | None
+    describe_sites: bool
     validation: str | Code | None
     score_partitions: float | None
     on_complete: Literal["new", "extend", "skip"] | None

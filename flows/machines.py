@@ -1,4 +1,4 @@
-"""The machines of a run: what each process, and each site, has of numerics that decide bits."""
+"""The machines of a run: what each process, and each place, has of numerics that decide bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from roundweave.tasks.rounds.job import STORE, Work
 class Machine:
     """The sources and the numerics of a process `where` partitions are mapped, or rounds are stored.
 
-    `at` is its site, or `STORE`; empty if partitions have no sites.
+    `at` is its place, or `STORE`; empty if partitions have no places.
     """
 
     where: str
@@ -26,18 +26,17 @@ class Machine:
 
 
 def machines(executor: Executor, work: Work, codes: tuple[Code, ...]) -> list[Machine]:
-    """The machines of an executor: all that map, or one of each partition's site, and one that stores.
+    """The machines of an executor: all that map, or one of each partition's place, and one that stores.
 
     They import what the user's `codes` do.
     """
     partitions, asked = work.partitions, partial(_asked, work.compute.device, codes)
-    if partitions.sites:
-        called, site = partitions.called, partitions.site
-        of_sites = executor.gather(asked, range(len(partitions.sites)))
-        present = [Machine(f"a worker of {called(p)}", site(p), *answer) for p, answer in enumerate(of_sites)]
+    if partitions.placement.stays:
+        called, label = partitions.called, partitions.placement.label
+        of_places = executor.gather(asked, range(partitions.split.partitions))
+        present = [Machine(f"a worker of {called(p)}", label(p), *answer) for p, answer in enumerate(of_places)]
     else:
-        everywhere = executor.each(asked)
-        present = [Machine(where, "", *answer) for where, answer in everywhere.items()]
+        present = [Machine(where, "", *answer) for where, answer in executor.each(asked).items()]
     (stores,) = executor.gather(asked, range(1), stored=True)
     return [*present, Machine("the process that stores", STORE, *stores)]
 
@@ -47,10 +46,10 @@ def _asked(device: str, codes: tuple[Code, ...], _: int = 0) -> tuple[Mapping[st
 
 
 def common_fingerprints(present: list[Machine], mixed: bool) -> tuple[Fingerprint | None, dict[str, Fingerprint]]:
-    """The fingerprint that all machines share, and those of each site and of `STORE` where these have their own.
+    """The fingerprint that all machines share, and those of each place and of `STORE` where these have their own.
 
-    None for `mixed` hardware. Raises `NumericsMismatch` if machines of one site differ, or, without sites, those
-    that map.
+    None for `mixed` hardware. Raises `NumericsMismatch` if machines of one place differ, or, without places,
+    those that map.
     """
     if mixed:
         return None, {}

@@ -15,6 +15,7 @@ from roundweave.tasks.own_code.tables import Table
 
 if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
+    from roundweave.flows.config.experiment import Dealing
     from roundweave.flows.planning.plan import Plan
     from roundweave.flows.stored import Run
     from roundweave.storage.errors import ExperimentDiffers
@@ -37,6 +38,7 @@ class Plugin(Config):
     Attributes:
         decides: Whether the plugin decides bits, as one that wraps a map does. It is then part of the experiment:
             its code and options are recorded, a resumed run must have the same, and a replay uses them.
+        beside: Which options of one that decides bits may be others when the run is resumed.
         watches: Whether `committed` only looks on and never ends the training. Several rounds are then submitted
             at once; else one, so that the training ends at the very round.
         tables: What `roundweave list` shows of it, by the table's title.
@@ -51,6 +53,7 @@ class Plugin(Config):
     """
 
     decides: ClassVar[bool] = False
+    beside: ClassVar[tuple[str, ...]] = ()
     watches: ClassVar[bool] = False
     tables: ClassVar[Mapping[str, Table]] = {}
 
@@ -99,7 +102,7 @@ class Plugin(Config):
         """
         return config
 
-    def deal(self, partitions: Partitions) -> Partitions:
+    def deal(self, partitions: Partitions, config: Dealing) -> Partitions:
         """The partitions of a run's examples with what this plugin decides of them; nothing is loaded yet.
 
         A plugin that overrides this hook decides bits, and its options are those of `roundweave split`, too.
@@ -153,9 +156,11 @@ class Plugin(Config):
         return f"{cls.__module__}:{cls.__qualname__}"
 
     @classmethod
-    def part(cls) -> str:
-        """The part of the configuration in which its options are."""
-        return "Dealing" if cls.deal is not Plugin.deal else "Experiment" if cls.decides else "Execution"
+    def part(cls, option: str = "") -> str:
+        """The part of the configuration in which its options are, or one of them."""
+        if option in cls.beside or not cls.decides:
+            return "Execution"
+        return "Dealing" if cls.deal is not Plugin.deal else "Experiment"
 
     @classmethod
     def is_ours(cls) -> bool:

@@ -97,7 +97,7 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
     """What a run of some work stores; `memory` are the slots of its apply.
 
     Updates of neighbouring partitions share files, of which there are enough for so many `processes` that map. If
-    each update is written alone, as by a parameter server, by ranks that share a network, or of a site, none do.
+    each update is written alone, as by a parameter server, by ranks that share a network, or at a place, none do.
     """
     algorithm = work.algorithm
     schema = Schema(
@@ -109,7 +109,7 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
         matches=algorithm.reduce.matches,
         observed=tuple(algorithm.map.observes),
     )
-    alone = work.schedule or work.compute.ranks > 1 or work.partitions.sites
+    alone = work.schedule or work.compute.ranks > 1 or work.partitions.placement.stays
     return schema if alone else schema.sharded(processes, work.partitions.taking_part)
 
 

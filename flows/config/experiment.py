@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, model_validator
 
 from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined, is_part
-from roundweave.flows.config.base import DATA, Config, EachOwn, NamedOrOwn, Names, Own, as_number, read_values
-from roundweave.flows.config.plugins import OwnPlugin, with_plugins
+from roundweave.flows.config.base import DATA, Config, EachOwn, NamedOrOwn, Names, Own, read_values
+from roundweave.flows.config.plugins import OwnPlugin, plugin_classes, through, with_plugins
 from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.compute.compute import COMPRESSORS, Compute, find_compressor
@@ -33,21 +33,6 @@ def _read_options(given: Any, info: ValidationInfo) -> Any:
 
 
 PartitionOptions = Annotated[str | dict[str, dict[str, JsonValue]], BeforeValidator(_read_options)]
-
-
-def _read_sites(given: Any) -> Any:
-    """The number of partitions of each site, of a text such as ``berlin,paris:3``; any other value unchanged."""
-    if not isinstance(given, str):
-        return given
-    parts = [name.partition(":") for name in at_commas(given)]
-    sites = {name: as_number(count) if count else 1 for name, _, count in parts}
-    if len(sites) < len(parts):
-        raise ValueError(f"{given!r} names a site twice; give how many partitions it has, as berlin:2")
-    return sites
-
-
-Site = Annotated[str, Field(pattern=r"^\w[\w-]*$")]
-Sites = Annotated[str | dict[Site, Annotated[int, Field(ge=1)]], BeforeValidator(_read_sites)]
 
 
 Loss = Annotated[
@@ -103,16 +88,6 @@ class Dealing(DataConfig):
     partition_options: PartitionOptions | None = Field(
         default=None, description="FILE.toml, FILE.json: a table for each partition, by its name or number"
     )
-    sites: Sites | None = Field(
-        default=None,
-        description="berlin,paris:3, whose workers alone read and map a partition of theirs, or so many",
-    )
-
-    @property
-    def site_of_each(self) -> tuple[str, ...]:
-        """The site of each partition; empty if partitions are mapped anywhere."""
-        assert not isinstance(self.sites, str)
-        return tuple(site for site, count in (self.sites or {}).items() for _ in range(count))
 
     @property
     def loading(self) -> Loading:
@@ -122,17 +97,12 @@ class Dealing(DataConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_many_as_sites(cls, values: Any) -> Any:
-        """As many partitions as the sites have, where their number is not given."""
-        sites = _read_sites(values.get("sites")) if isinstance(values, dict) else None
-        counts = list(sites.values()) if isinstance(sites, dict) else []
-        known = counts and "partitions" not in values and all(isinstance(count, int) for count in counts)
-        return {**values, "partitions": sum(counts)} if known else values
+    def _with_options(cls, values: Any) -> Any:
+        """The values with what they imply for plugins."""
+        return through(values, plugin_classes(), "imply") if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _dealt(self) -> Dealing:
-        if self.sites and self.partitions != len(self.site_of_each):
-            raise ValueError(f"the sites have {len(self.site_of_each)} partitions, not {self.partitions}")
         if isinstance(self.data, tuple) and self.partitions != len(self.data):
             raise ValueError(f"{len(self.data)} data sets are as many partitions, not {self.partitions}")
         return self
@@ -216,8 +186,6 @@ class Experiment(Dealing):
     def _fits(self) -> Experiment:
         if self.init_seed is not None and self.algorithm.options.get("init") == "per-partition":
             raise ValueError("init = per-partition draws weights by seed; leave init_seed out")
-        if self.sites and self.ranks > 1:
-            raise ValueError("ranks that share a network read all examples, and those of sites stay there")
         if self.precision != "float32" and self.dtype != "float32":
             raise ValueError(f"precision {self.precision} is for parameters in float32, not in {self.dtype}")
         return self

@@ -71,8 +71,8 @@ def with_plugins(base: type[T], taken: Iterable[str] = ()) -> type[T]:
                 raise UsageError(f"plugin {place} has an option {name}, as {owners[name]} has; rename it")
             if field.is_required():
                 raise UsageError(f"plugin {place}: give {name} a default, with which it takes no part")
-        if plugin.part() == base.__name__:
-            added |= {name: (field.annotation, field) for name, field in plugin.model_fields.items()}
+            if plugin.part(name) == base.__name__:
+                added[name] = field.annotation, field
     made: Any = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
     made.__doc__, made.__qualname__ = base.__doc__, base.__qualname__
     made.brought = base.brought | {name: owners[name] for name in added}
@@ -138,7 +138,7 @@ def active_plugins(config: Any) -> Iterator[Any]:
     parts = {each.__name__ for each in type(config).mro()}
     for plugin in plugin_classes():
         if plugin.part() in parts and plugin.takes_part(config):
-            yield plugin(**{name: getattr(config, name) for name in plugin.model_fields})
+            yield plugin(**{n: getattr(config, n) for n in plugin.model_fields if hasattr(config, n)})
     # A name alone stands for a long pickle in what Prefect shows.
     yield from (own.made() for own in getattr(config, "plugins", ()) if isinstance(own.name, Code))
 

@@ -42,7 +42,7 @@ def _known_place(root: Any) -> Any:
     return address_of(root)
 
 
-class Placement(Config):
+class Location(Config):
     """Where work is run, and where its results are stored."""
 
     name: str | None = Field(
@@ -114,7 +114,7 @@ class Deployment(Config):
 
 
 @partial(with_plugins, taken=(*Deployment.model_fields, "address"))
-class Execution(Placement):
+class Execution(Location):
     """How and how long a run is trained; it may change when the run is resumed."""
 
     owners: ClassVar[Mapping[str, str]] = dict.fromkeys((*Deployment.model_fields, "address"), "Execution")
@@ -141,11 +141,6 @@ class Execution(Placement):
         pattern="^((min|max):)?[^:]+$",
         description="the score by which patience and RUN@best go: accuracy, max:f1, min:NAME; default: the loss, "
         "for RUN@best accuracy if it is scored",
-    )
-    describe_sites: bool = Field(
-        default=False,
-        description="let sites tell how often values of columns occur, ten times at least, and, for scores that "
-        "need each of them, the held-out outputs and targets",
     )
     keep: Annotated[str, AfterValidator(lambda keep: str(Keep.of(keep)))] | None = Field(
         default=None,

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from roundweave.flows.config.base import EachOwn, NamedOrOwn
 from roundweave.flows.config.recorded import recorded_experiment
-from roundweave.flows.config.train import Placement, TrainConfig
+from roundweave.flows.config.train import Location, TrainConfig
 from roundweave.flows.planning.describing import Described, describe, describe_here
 from roundweave.flows.planning.plan import Plan, plan_rounds
 from roundweave.flows.serving.ahead import started
@@ -19,11 +19,12 @@ from roundweave.storage.errors import DataError
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.data.partitions import forget_examples
+from roundweave.tasks.data.placement import ANYWHERE
 from roundweave.tasks.data.splits.split import Asked
 from roundweave.tasks.executors.base import Executor
 
 
-class OfRun(Placement):
+class OfRun(Location):
     """The run whose rounds are computed again, and where; nothing of its recorded execution is used."""
 
     run: str = Field(description="the run's name, or its address")
@@ -35,8 +36,7 @@ class OfRun(Placement):
     @property
     def changes(self) -> dict[str, Any]:
         """The fields of the recorded configuration that are others now."""
-        here = {"sites": None} if isinstance(self.data, tuple) else {}  # each partition's data are named
-        return {} if self.data is None else {"data": self.data, **here}
+        return {} if self.data is None else {"data": self.data}
 
 
 @contextmanager
@@ -54,9 +54,8 @@ def recorded_training(run: StoredRun, config: OfRun, **changes: Any) -> TrainCon
     Raises `UsageError` for a merge, and for foreign code that needs `trust`.
     """
     experiment = recorded_experiment(run, config.root, config.trust, config.changes)
-    placement = {name: getattr(config, name) for name in Placement.model_fields}
-    told = {"describe_sites": bool(run.config.get("describe_sites")), "rounds": max(1, run.rounds)}
-    return TrainConfig(**experiment | placement | told | changes)
+    location = {name: getattr(config, name) for name in Location.model_fields}
+    return TrainConfig(**experiment | location | {"rounds": max(1, run.rounds)} | changes)
 
 
 def plan_again(run: StoredRun, config: OfRun, **changes: Any) -> Plan:
@@ -64,6 +63,8 @@ def plan_again(run: StoredRun, config: OfRun, **changes: Any) -> Plan:
     training = recorded_training(run, config, **changes)
     forget_examples()  # that may have been read before their files changed
     planned = plan_rounds(training, run)
+    if isinstance(config.data, tuple):  # each partition's data are named, and read here
+        planned = replace(planned, placement=ANYWHERE, partitions=replace(planned.partitions, placement=ANYWHERE))
     sampler = planned.partitions.sampler
     if not isinstance(sampler, Asked):
         return planned
@@ -78,5 +79,5 @@ def described_again(plan: Plan, config: OfRun) -> Iterator[tuple[Described, Exec
     """A planned run's rounds with what their examples decide, and an executor that only reads its store."""
     here = describe_here(plan)
     assert plan.run is not None
-    with started(config, plan.config.site_of_each, full_address(plan.run.address)) as executor:
+    with started(config, plan.placement, full_address(plan.run.address)) as executor:
         yield here or describe(plan, executor.gather), executor

@@ -91,7 +91,7 @@ def recombine(config: RecombineConfig) -> Recombination:
         recorded = describe(as_recorded, executor.gather).work if as_recorded else work
         subject = Recombining(work, recorded, full_address(run.address), rounds, frozenset(config.without))
         numbers, again = range(len(rounds)), partial(recombine_stored, subject)
-        if work.partitions.sites:  # whose examples are scored there
+        if work.partitions.placement.stays:  # examples are scored there
             results = tuple(again(number, executor.gather) for number in numbers)
         else:
             results = tuple(executor.gather(again, numbers, stored=True))

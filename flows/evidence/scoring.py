@@ -14,7 +14,7 @@ from roundweave.flows.config.train import ExecutorName
 from roundweave.flows.evidence.opening import OfRun, described_again, plan_again, recorded_training
 from roundweave.flows.evidence.replaying import other_network
 from roundweave.flows.planning.completing import named_or_own, scored_alone
-from roundweave.flows.planning.describing import check_stays, may_own_loss, objective_for
+from roundweave.flows.planning.describing import may_own_loss, objective_for
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import DataError, ModelError, NotARun, UsageError, failing_as
 from roundweave.storage.parsing import validated
@@ -100,7 +100,6 @@ def _on_held_out(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Sco
     with described_again(plan_again(run, config), config) as (described, executor):
         work, description = described.work, described.description
         check_examples(run, description.recorded)
-        check_stays(described.plan.config, work.objective)
         if not description.held_out:
             raise UsageError(f"{run.name} holds no examples out; give --data to score it on")
         store = supply(work, RoundStore(full_address(run.address)))
@@ -120,7 +119,7 @@ def _on_other(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Score 
     forget_examples()
     called = (f"run {run.name}", config.named).__getitem__
     other = scored_alone(training, config.data, config.target)
-    with started(config, (), full_address(run.address)) as executor:
+    with started(config, store=full_address(run.address)) as executor:
         partitions, found, both = described_with(known, other, called, executor.gather)
         scores = training.scores and tuple(named_or_own("score", score, SCORES) for score in training.scores)
         objective = objective_for(training.model_copy(update={"scores": scores}), known)

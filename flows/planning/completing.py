@@ -16,7 +16,7 @@ from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import Opener
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.data.partitions import Partitions
-from roundweave.tasks.data.sources.table import Data, at_sites, find_source, keep_source
+from roundweave.tasks.data.sources.table import Data, find_source, keep_source
 from roundweave.tasks.data.splits.deals import find_split
 from roundweave.tasks.data.splits.split import Split
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
@@ -112,12 +112,10 @@ def deal(config: Dealing, dtype: str = "float32", meaning: Meaning = NO_NAMES) -
     seed = config.seed if config.split_seed is None else config.split_seed
     split = Split(config.partitions, config.split, seed, config.resplit_every)
     source = find_source(config.data, config.target, split.deal.column, config.hash_data, config.data_options)
-    sites = config.site_of_each
-    source = at_sites(source, config.data, sites) if sites and not source.partitioned else source
     source = source.arranged(meaning) if meaning != NO_NAMES else source
-    how: dict[str, Any] = {"loading": config.loading, "options": config.partition_options or {}, "sites": sites}
+    how: dict[str, Any] = {"loading": config.loading, "options": config.partition_options or {}}
     partitions = Partitions(source, split, dtype, config.held_out, **how)
-    return through(partitions, active_plugins(config), "deal")
+    return through(partitions, active_plugins(config), "deal", config)
 
 
 def scored_alone(training: TrainConfig, data: Data, target: str | None = None) -> Partitions:

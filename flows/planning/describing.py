@@ -12,7 +12,6 @@ from typing import Any
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.plan import Plan
 from roundweave.storage.errors import DataError, ModelError, UsageError, nearest
-from roundweave.storage.rounds.columns import LEAST_TOLD
 from roundweave.storage.rounds.commits import ranking
 from roundweave.tasks.compute.compute import Fitting
 from roundweave.tasks.data.description import CallEach, Description, check_numbered, combine, gather_here
@@ -23,7 +22,6 @@ from roundweave.tasks.networks.objective import LAYOUTS, ModelSpec, Objective
 from roundweave.tasks.networks.sizes import MOST_BYTES, TooLarge, at_most
 from roundweave.tasks.own_code.code import Code
 from roundweave.tasks.rounds.job import Work
-from roundweave.tasks.rounds.scoring import gathering
 
 
 @dataclass(frozen=True)
@@ -89,8 +87,6 @@ def describe(plan: Plan, gather: CallEach) -> Described:
     if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
         if start and plan.new:
             start.check(objective)
-        if plan.new and description.held_out:
-            check_stays(config, objective)
         scorers = tuple(each.described(objective, partitions, description, gather) for each in plan.scorers)
         beside = {name: fact for each in scorers for name, fact in each.recorded.items()}
         description = replace(description, beside=beside)
@@ -113,8 +109,7 @@ def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Descri
     """
     config, partitions, start = plan.config, plan.partitions, plan.start
     each = partitions.source.partitioned
-    told = 1 if not config.sites else LEAST_TOLD if config.describe_sites else 0
-    partitions, descriptions = partitions.described_by(gather, told if plan.new else 0)
+    partitions, descriptions = partitions.described_by(gather, plan.placement.told if plan.new else 0)
     failed = {number: found.unreadable for number, found in enumerate(descriptions) if found.unreadable}
     if failed and len(descriptions) - len(failed) < config.quorum:
         number, reason = next(iter(failed.items()))
@@ -131,12 +126,6 @@ def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Descri
     if each and partitions.sampler and partitions.sampler.by_size:
         partitions = replace(partitions, counts=tuple(gather(partitions.size, range(config.partitions))))
     return partitions, description, tuple(part.examples for part in descriptions) if each else ()
-
-
-def check_stays(config: TrainConfig, objective: Objective) -> None:
-    """Raise `UsageError` for a score that needs all outputs at once of sites that are not asked to send them."""
-    if config.sites and not config.describe_sites and (whole := gathering(objective)):
-        raise UsageError(f"{whole[0]} needs held-out outputs and targets; give describe_sites to send them")
 
 
 def _check_names(described: Described) -> None:

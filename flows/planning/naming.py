@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from roundweave.flows.config.plugins import active_plugins, check_fits, failing_by_name, through
-from roundweave.flows.config.train import Placement, TrainConfig
+from roundweave.flows.config.train import Location, TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
 from roundweave.storage.runs.names import aliases, find_run, holder_of, is_run, new_name, run_address, stored_round
@@ -28,7 +28,7 @@ def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
     if config.address:
         return config
     if config.name:
-        Placement(name=config.name)
+        Location(name=config.name)
         return config
     model = config.model
     if isinstance(model, str) and is_reference(model):

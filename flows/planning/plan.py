@@ -23,6 +23,7 @@ from roundweave.storage.upkeep.keep import Keep
 from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Mixing, Reduce
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
+from roundweave.tasks.data.placement import ANYWHERE, Placement
 from roundweave.tasks.data.splits.split import Asked, Sampler
 from roundweave.tasks.networks.start import Start
 from roundweave.tasks.rounds.job import Patience
@@ -31,7 +32,7 @@ from roundweave.tasks.rounds.scorers import Scorer
 
 T = TypeVar("T")
 
-DECIDING = ("algorithm", "partitions", "schedule", "sampler", "mixing")
+DECIDING = ("algorithm", "partitions", "placement", "schedule", "sampler", "mixing")
 """What of a plan decides bits, so that only a plugin that decides changes them."""
 
 Check = Callable[[Any], None]
@@ -49,11 +50,11 @@ class Plan:
     `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `keep` says
     what stays of rounds. `schedule` says who begins when, None if a round's partitions begin together. `sampler`
     draws who takes part in a round, None for all, and `patience` says how long a round waits for the rest, None:
-    for ever. `mixing` averages partitions' own networks before a round, None for none; `scorers` score each round;
-    `plugins` are those that take part. The examples are not described yet; once they are, `checks` raise errors
-    for those that may not be trained on. Whoever commits a round asks each of `stops` whether it is the last. The
-    options that `needs_scores` names are refused where no examples are held out. `filled` has the option by which
-    each slot was filled.
+    for ever. `placement` says where the examples of each partition stay. `mixing` averages partitions' own
+    networks before a round, None for none; `scorers` score each round; `plugins` are those that take part. The
+    examples are not described yet; once they are, `checks` raise errors for those that may not be trained on.
+    Whoever commits a round asks each of `stops` whether it is the last. The options that `needs_scores` names are
+    refused where no examples are held out. `filled` has the option by which each slot was filled.
 
     Example:
         >>> class LowLoss(rw.Plugin):
@@ -70,6 +71,7 @@ class Plan:
     keep: Keep
     schedule: Schedule | None = None
     sampler: Sampler | None = None
+    placement: Placement = ANYWHERE
     patience: Patience | None = None
     mixing: Mixing | None = None
     plugins: tuple[Any, ...] = ()
@@ -221,13 +223,14 @@ def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
     config = planned.config
-    if planned.keep.maps_again and (config.sites or config.mixed_hardware):
-        why = "examples stay at their sites" if config.sites else "machines may give other bits"
+    if planned.keep.maps_again and (planned.placement.stays or config.mixed_hardware):
+        stay = f"examples stay at their {planned.placement.kind}s"
+        why = stay if planned.placement.stays else "machines may give other bits"
         raise UsageError(
             f"keep {planned.keep} maps rounds again in any process, and {why}; give states or every:k"
         )
     asked = Asked(sampler.size, {}, sampler.by_size) if sampler and here else sampler
-    partitions = replace(planned.partitions, sampler=asked)
+    partitions = replace(planned.partitions, sampler=asked, placement=planned.placement)
     if (quorum := config.quorum) > (count := partitions.taking_part):
         raise UsageError(f"quorum {quorum} is more than the {count} partitions of a round")
     if (buffer := planned.algorithm.when.updates(count)) > count:

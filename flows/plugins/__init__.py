@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PLUGINS: Mapping[str, Mapping[str, str]] = {
+    "sites": {},
     "validation": {},
     "score_partitions": {},
     "scheduled": {

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from roundweave.flows.config.train import Placement
+from roundweave.flows.config.train import Location
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.serving.server import prefect_api, prefect_server
 from roundweave.storage.errors import ClusterError, UsageError
 from roundweave.storage.places.base import Where, full_address
 from roundweave.storage.places.schemes import place_of
+from roundweave.tasks.data.placement import ANYWHERE, Placement
 from roundweave.tasks.executors.base import EXECUTORS, Executor, open_executor
 
 
 @contextmanager
-def ahead(config: Placement, sites: tuple[str, ...] = ()) -> Iterator[Executor]:
+def ahead(config: Location, placement: Placement = ANYWHERE) -> Iterator[Executor]:
     """Start an executor and a Prefect server at once, for what is `reachable` later.
 
     The configuration is resolved before, so that a wrong one is reported at once.
     """
     place_of(config.root).make()
-    with prefect_server(config.root), started(config, sites) as executor:
+    with prefect_server(config.root), started(config, placement) as executor:
         yield executor
 
 
@@ -40,15 +41,15 @@ def reachable(root: Where) -> Iterator[None]:
 
 
 def started(
-    config: Placement, sites: tuple[str, ...] = (), store: str | None = None
+    config: Location, placement: Placement = ANYWHERE, store: str | None = None
 ) -> AbstractContextManager[Executor]:
-    """Start the executor of a configuration, for partitions at these sites, one each.
+    """Start the executor of a configuration, for partitions of a placement.
 
-    `store` is the run that it only reads; by default it writes runs below the root. Raises `UsageError` for sites
-    without a cluster.
+    `store` is the run that it only reads; by default it writes runs below the root. Raises `UsageError` for
+    places without a cluster.
     """
-    if sites and not EXECUTORS[config.executor].distributed:
-        raise UsageError(
-            "a partition of a site is mapped by workers there: name their --scheduler, and not --executor inline"
-        )
-    return open_executor(config.executor, **config.placed, sites=sites, store=store or full_address(config.root))
+    if placement.stays and not EXECUTORS[config.executor].distributed:
+        advice = "name their --scheduler, and not --executor inline"
+        raise UsageError(f"a partition of a {placement.kind} is mapped by workers there: {advice}")
+    store = store or full_address(config.root)
+    return open_executor(config.executor, **config.placed, placement=placement, store=store)

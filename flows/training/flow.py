@@ -44,7 +44,7 @@ def _train(config: TrainConfig) -> Run:
     with in_time(config.timeout):
         planned = plan_run(config, opened=open_run)
         described = describe_here(planned)
-        with started(planned.config, planned.config.site_of_each) as executor:
+        with started(planned.config, planned.placement) as executor:
             return train_rounds(planned, described, executor)
 
 

@@ -43,8 +43,8 @@ COMPARED = 100
 """Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
 
 
-AT_SITES = 20
-"""The fewest rounds of a window with sites: a state that is scored stays there for the next maps of the window."""
+AT_PLACES = 20
+"""The fewest rounds of a window where examples stay: a state that is scored is there for the next maps."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Prepared:
         if schedule := self.job.work.schedule:
             return window_size(self.wanted, seconds, long=True, largest=schedule.largest_window)
         rounds = window_size(self.wanted, seconds, long=self.store.tensors.slow)
-        return max(rounds, AT_SITES) if not self.wanted and self.job.work.partitions.sites else rounds
+        return max(rounds, AT_PLACES) if not self.wanted and self.job.work.partitions.placement.stays else rounds
 
     def job_of(self, first: int, last: int) -> Job:
         """The job of these rounds, with those whom each asks if a sampler of the user's says that."""
@@ -214,7 +214,8 @@ def _create_or_check(described: Described, executor: Executor, processes: int) -
 def _create(described: Described, executor: Executor, processes: int) -> None:
     """Create a run that begins with initial weights, a checkpoint, or a round of another run.
 
-    So many `processes` will map its partitions. One of them makes the state of a large network, not for sites.
+    So many `processes` will map its partitions. One of them makes the state of a large network, unless examples
+    stay at places.
 
     Of another run it takes the state and the outer optimizer's memory, and also the partitions' carry if the
     partitions hold the same examples. One that is rejected for its examples, whose network may be another than its
@@ -226,8 +227,8 @@ def _create(described: Described, executor: Executor, processes: int) -> None:
     if not isinstance(start, Fork) or description.columns.refusals:
         create = partial(_create_anew, described, full_address(where), processes)
         layout = work.objective.layout
-        # A process that stores sees no site's examples, on which the state is scored.
-        large = not work.partitions.sites and specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES
+        # A process that stores sees no examples that stay, on which the state is scored.
+        large = not work.partitions.placement.stays and specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES
         if large:
             executor.gather(create, range(1), stored=True)
         if not large or not is_run(where):  # a worker without the disk may have made it on one of its own

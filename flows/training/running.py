@@ -74,7 +74,7 @@ def _run_flow(plugins: Sequence[Plugin], config: TrainConfig) -> Run:
         notify_skip(str(skipped))
         return Run(skipped.address, config.root)
     try:
-        with ahead(planned.config, planned.config.site_of_each) as executor:
+        with ahead(planned.config, planned.placement) as executor:
             train = partial(train_rounds, planned, described, executor)
             follow(partial(_as_flow_run, planned.config), train)
     except Skipped as skipped:  # which the flow run has said

@@ -30,9 +30,6 @@ RARE = 7
 MOVED, MUCH = 0.1, 0.25
 """From these indices on a column has moved, or moved much, by the usual bounds (Siddiqi 2006)."""
 
-LEAST_TOLD = 10
-"""A site tells no count of fewer values."""
-
 ORDER = ("new", "gone", "moved much", "moved", "stable")
 """What may become of a column."""
 

@@ -45,7 +45,7 @@ class Description:
     several or a data set tells its classes. `kind` says what inputs are as they are stored: pixels, integers or
     numbers; empty if that is not known. `unreadable` is why the examples cannot be read, empty if they can.
     `beside` is what the record has of other data that rounds score, by its name there.
-    `columns` are counted only for a new run, and of sites only if that is asked for.
+    `columns` are counted only for a new run, and where examples stay at places as far as the placement tells.
     """
 
     examples: int = 0

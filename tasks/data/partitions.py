@@ -17,6 +17,7 @@ from roundweave.tasks.data.datasets import Dataset, differing_files, targets_of
 from roundweave.tasks.data.description import CallEach, Description, check_distinct, put_alike
 from roundweave.tasks.data.examples import Examples, are_scalar_labels, single
 from roundweave.tasks.data.loading import AnyExamples, LoadedExamples, forget_loaders, score_batch
+from roundweave.tasks.data.placement import ANYWHERE, Placement
 from roundweave.tasks.data.reading import (
     CurrentPartition,
     Loading,
@@ -49,7 +50,7 @@ class Partitions:
         sampler: Who takes part in a round, or computes at one time for a parameter server; None: all.
         own_held_out: The share of its examples that each partition holds out for a score of its own.
         options: Options of partitions' own, by the partition's name or number, which `partition()` gives.
-        sites: The site of each partition, where its examples stay; empty if they may be anywhere.
+        placement: Where the examples of each partition stay.
         counts: How many examples each trains on, if that decides who takes part and each is loaded on its own.
 
     Example:
@@ -67,7 +68,7 @@ class Partitions:
     sampler: Sampler | None = None
     own_held_out: float = 0.0
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    sites: tuple[str, ...] = ()
+    placement: Placement = ANYWHERE
     counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -264,13 +265,11 @@ class Partitions:
         _known_rows.cache_clear()
         try:
             return self.describe(partition, least)
-        except FileMissing as error:
-            raise FileMissing(f"{self.called(partition)}: {error}" if self.sites else str(error)) from error
         except DataError as error:
-            if not self.source.partitioned:
+            if self.placement.stays:  # what stands for it is read at another place
+                raise type(error)(f"{self.called(partition)}: {error}") from error
+            if isinstance(error, FileMissing) or not self.source.partitioned:
                 raise
-            if self.sites:  # what stands for it is read at another site
-                raise DataError(f"{self.called(partition)}: {error}") from error
             return Description(unreadable=str(error))
 
     def described_by(self, gather: CallEach, least: int = 0) -> tuple[Partitions, list[Description]]:
@@ -282,13 +281,9 @@ class Partitions:
         alike = replace(self, source=self.source.arranged(meaning))
         return alike, gather(functools.partial(alike.described, least=least), numbers)
 
-    def site(self, partition: int) -> str:
-        """What messages and records call the site of a partition; empty if there is none."""
-        return f"site {self.sites[partition]}" if self.sites else ""
-
     def called(self, partition: int) -> str:
         """What messages call a partition."""
-        return " at ".join(filter(None, [f"partition {partition}", self.site(partition)]))
+        return " at ".join(filter(None, [f"partition {partition}", self.placement.label(partition)]))
 
     def describe(self, partition: int, least: int = 0) -> Description:
         """Describe what the source loads for a partition, which is everything if it loads all at once.
@@ -354,7 +349,7 @@ def _known_rows(partitions: Partitions, partition: int, number: int) -> tuple[li
 def _known_options(partitions: Partitions) -> tuple[Sequence[str], Mapping[int, Mapping[str, Any]]]:
     """The names of the partitions, empty if they have none, and the options of those that have some."""
     split, source = partitions.split, partitions.source
-    names = source.names if isinstance(source, Each) else partitions.sites
+    names = source.names if isinstance(source, Each) else partitions.placement.names
     names = names if len({*names}) == len(names) else ()
     if split.deal.column:
         dataset = opened(source, None, partitions.loading.held_bytes)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
+from roundweave.tasks.data.placement import ANYWHERE, Placement
 from roundweave.tasks.own_code.tables import Entry
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Setting:
     heartbeat for so long. With `plain_ranks` the ranks may exchange unencrypted data on a cluster whose
     Dask is encrypted. With ``auto``, the first rounds are expected to take `round_seconds`. `store` is the address
     of the runs' folder, or of a run that is only read; workers that do not reach it hand on what is to be stored,
-    and if it is empty all do. `sites` has the site of each partition, where its examples stay.
+    and if it is empty all do. `placement` says where the examples of partitions stay.
     """
 
     scheduler: str | None = None
@@ -90,7 +91,7 @@ class Setting:
     plain_ranks: bool = False
     round_seconds: float = math.inf
     store: str = ""
-    sites: tuple[str, ...] = ()
+    placement: Placement = ANYWHERE
     certificates: Path | None = None
 
 

@@ -16,7 +16,7 @@ from distributed import Client
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.log import CommitLog
 from roundweave.tasks.executors.base import DEFAULTS, Setting
-from roundweave.tasks.executors.clusters.placement import WITH_EXAMPLES, Key
+from roundweave.tasks.executors.clusters.routing import WITH_EXAMPLES, Key
 from roundweave.tasks.executors.pool import WorkerPool, on_cluster
 from roundweave.tasks.executors.quorum import QuorumRounds
 from roundweave.tasks.executors.round_tasks import FAN_IN, RoundTasks
@@ -94,7 +94,7 @@ class GraphExecutor:
         tasks = RoundTasks(self.pool, job, self.fan_in)
         last = make(tasks, rounds)
         # Where a run may stop at a score, that comes before the next map, of which nobody may want the result.
-        later = {*WITH_EXAMPLES} - ({"score"} if self.pool.placement.apart and job.attempt.may_stop else set())
+        later = {*WITH_EXAMPLES} - ({"score"} if self.pool.routing.apart and job.attempt.may_stop else set())
         futures = tasks.submit(last, lambda key: 0 if key[0] in later else 1)
         try:
             for round, future in zip(rounds, futures, strict=True):

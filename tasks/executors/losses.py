@@ -12,7 +12,7 @@ from distributed import Client
 from distributed.scheduler import heartbeat_interval
 
 from roundweave.storage.errors import ClusterError, listed
-from roundweave.tasks.executors.clusters.placement import WITH_EXAMPLES, Task
+from roundweave.tasks.executors.clusters.routing import WITH_EXAMPLES, Task
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, began, census, give_up, on_scheduler
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.timing import Stragglers, Timing, notify

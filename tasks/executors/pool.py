@@ -17,8 +17,8 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import Setting
 from roundweave.tasks.executors.clusters.calls import itself, run_step
 from roundweave.tasks.executors.clusters.connecting import connect
-from roundweave.tasks.executors.clusters.placement import BESIDE_MAPS, WITH_EXAMPLES, Key, Placement, Task
 from roundweave.tasks.executors.clusters.reaching import Reach
+from roundweave.tasks.executors.clusters.routing import BESIDE_MAPS, WITH_EXAMPLES, Key, Routing, Task
 from roundweave.tasks.executors.clusters.workers import (
     DeadlyWork,
     LostWork,
@@ -54,16 +54,16 @@ class WorkerPool:
         self.job: Job | None = None
         self.workers: list[str] = []
         self.losses = Losses(client, setting.worker_timeout)
-        self.reach = Reach(client, setting.store, setting.sites)
+        self.reach = Reach(client, setting.store, setting.placement)
         self._seen: set[str] = set()
         self._spread = 0
         self._held: dict[Key, Future[Any]] = {}
         self.reach.ask(usable_workers(client))
 
     @property
-    def placement(self) -> Placement:
+    def routing(self) -> Routing:
         """Where tasks run."""
-        return self.reach.placement
+        return self.reach.routing
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
         """Call a function on each worker that is there now; the results by the worker's address."""
@@ -86,16 +86,16 @@ class WorkerPool:
         return self._prepared(partial(self._ask_of_each, function, tuple(numbers), "gather" if stored else "data"))
 
     def _ask_of_each(self, function: Callable[[int], T], numbers: Sequence[int], kind: str) -> list[T]:
-        usable_workers(self.client)  # waits for those of sites
+        usable_workers(self.client)  # waits for those of places
         if kind not in BESIDE_MAPS:
             self.reach.await_storing()
         # It is sent once, as it may hold a network; Dask warns of that, and would send it with each number.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
-            at = self.placement.needs("gather", 0) if self.reach.ready else {}
+            at = self.routing.needs("gather", 0) if self.reach.ready else {}
             shared = self.client.submit(itself, function, pure=False, resources=at)
         futures: list[Future[T]] = []
         for number in numbers:
-            at = self.placement.needs(kind, number)
+            at = self.routing.needs(kind, number)
             futures.append(self.client.submit(run_step, shared, number, pure=False, resources=at))
         return list(map(self.result, futures))
 
@@ -156,7 +156,7 @@ class WorkerPool:
     def look(self) -> bool:
         """Look at the workers; returns whether one was lost. Raises `ClusterError` as `Losses.look` does."""
         lost = self.losses.look(self.job)
-        if self.placement.apart and self.losses.workers != self._seen:  # else they are asked before a window
+        if self.routing.apart and self.losses.workers != self._seen:  # else they are asked before a window
             self._seen = self.losses.workers
             self.reach.ask(sorted(offers(self.client)))
         return lost
@@ -170,9 +170,9 @@ class WorkerPool:
         return result(self.client, future, self.look)
 
     def there(self) -> list[int]:
-        """The partitions whose site has a worker now."""
+        """The partitions whose place has a worker now."""
         offered = {name for names in offers(self.client).values() for name in names}
-        return [number for number, resource in enumerate(self.placement.resources) if resource in offered]
+        return [number for number, resource in enumerate(self.setting.placement.resources) if resource in offered]
 
     def spread(self, job: Job, one_by_one: bool = False, ranks: int = 1) -> Job:
         """The job for the workers that are there now: a block for each `ranks` of them, but none is empty.
@@ -189,7 +189,7 @@ class WorkerPool:
         most = len(job.plan.shards)
         if not job.work.drawn_from_present:
             most = min(most, job.work.partitions.taking_part)
-        alone = one_by_one or self.placement.resources or not job.waits_for_all
+        alone = one_by_one or self.setting.placement.resources or not job.waits_for_all
         blocks = most if alone else min(most, max(1, len(workers) // ranks))
         return replace(job, blocks=blocks, one_by_one=one_by_one)
 
@@ -211,10 +211,10 @@ class WorkerPool:
         """A future of the job, which is sent to the cluster once."""
         return self._hold(job, self.key(job, f"job-{job.attempt.executor}", 0), itself, job)
 
-    def frozen(self, job: Job, site: str) -> Future[Any]:
-        """A future of the frozen parameters, which are sent to a site, or to where maps run, once."""
+    def frozen(self, job: Job, place: str) -> Future[Any]:
+        """A future of the frozen parameters, which are sent to a place, or to where maps run, once."""
         read = self._hold(job, self.key(job, "frozen-read", 0), read_frozen, self.shared(job))
-        return self._hold(job, self.key(job, "frozen", 0, site), itself, read)
+        return self._hold(job, self.key(job, "frozen", 0, place), itself, read)
 
     def data(self, job: Job, round: int, load: Callable[..., Any]) -> list[Future[Any]]:
         """Futures of each block's examples in a round, made by `load(job, round, block)`.
@@ -223,7 +223,7 @@ class WorkerPool:
         one by one, all are loaded before.
         """
         shared, number = self.shared(job), job.draw(round)
-        if self.placement.apart and load is not load_block:
+        if self.routing.apart and load is not load_block:
             load = load_block
             self._hold(job, self.key(job, "split", number), persist_split, shared, round)
         keys = [self.key(job, "data", number, block) for block in range(job.blocks)]
@@ -246,7 +246,7 @@ class WorkerPool:
     def _hold(self, job: Job, key: Key, function: Any, *arguments: Any) -> Future[Any]:
         """The future of a call, which is kept beyond its window of rounds and made only once for a key."""
         if key not in self._held:
-            home = "" if self.placement.apart else self.home(Task(*key).block)
+            home = "" if self.routing.apart else self.home(Task(*key).block)
             self._held[key] = self.submit_one(job, key, home, run_step, function, *arguments)
         return self._held[key]
 
@@ -254,7 +254,7 @@ class WorkerPool:
         self, job: Job, key: Key, home: str, function: Callable[..., Any], *arguments: Any, priority: int = 0
     ) -> Future[Any]:
         """Submit a task that may prefer the worker at `home`. Futures, also in lists, stand for their values."""
-        where = self.placement.where(job, key, home)
+        where = self.routing.where(job, key, home)
         return self.client.submit(function, *arguments, key=key, priority=priority, **where)
 
     def submit(
@@ -263,7 +263,7 @@ class WorkerPool:
         """Submit a graph, and return the futures of some of its tasks. Those of a higher `priority` go first."""
         # Dask sends these functions to the scheduler, which cannot import this package: they must not use it.
         homes = {key: self.home(key[3]) if key[0] in WITH_EXAMPLES else "" for key in graph}
-        told = {key: self.placement.where(job, key, home) for key, home in homes.items()}
+        told = {key: self.routing.where(job, key, home) for key, home in homes.items()}
         names = next(iter(told.values()))
         where = {name: {key: each[name] for key, each in told.items()}.get for name in names}
         with annotate(priority=priority, **where):
@@ -286,9 +286,8 @@ def on_cluster(kind: Callable[[Client, Setting], P], setting: Setting) -> Iterat
     Raises `ClusterError`.
     """
     local = setting.scheduler, setting.workers, setting.private, setting.wait_for_workers
-    places = {*Placement(setting.sites).resources}
-    with connect(*local, places, setting.certificates) as client:
-        if isinstance(client.cluster, LocalCluster) and not places:
+    with connect(*local, setting.placement, setting.certificates) as client:
+        if isinstance(client.cluster, LocalCluster) and not setting.placement.stays:
             setting = replace(setting, store="")  # its workers see what this process sees
         executor = kind(client, setting)
         try:

@@ -14,7 +14,7 @@ from typing import Any
 from distributed import Future, wait
 
 from roundweave.storage.rounds.commits import Commit
-from roundweave.tasks.executors.clusters.placement import Task
+from roundweave.tasks.executors.clusters.routing import Task
 from roundweave.tasks.executors.clusters.workers import (
     LOOK_SECONDS,
     LostWork,
@@ -40,12 +40,12 @@ class QuorumRounds:
         self.fan_in = fan_in
         self._took: list[float] = []
         self._absent: set[int] = set()
-        self._held: list[Future[Any]] = []  # states that were scored stay at their sites for the next maps
+        self._held: list[Future[Any]] = []  # states that were scored stay at their places for the next maps
 
     def commits(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
         """Compute rounds one after the other, and yield their commits. Raises as `finished` does."""
-        pool, places = self.pool, self.pool.placement.resources
-        wait_at_most(pool.client, pool.setting.wait_for_workers, places, min(len(places), job.work.quorum))
+        pool, placement = self.pool, self.pool.setting.placement
+        wait_at_most(pool.client, pool.setting.wait_for_workers, placement, job.work.quorum)
         job, before = pool.spread(job), None
         for round in rounds:
             asked = self._asked(job, round)

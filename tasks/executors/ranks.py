@@ -167,7 +167,7 @@ class RanksExecutor:
 
     def _can(self, job: Job, workers: Mapping[str, tuple[str, int]]) -> bool:
         """Whether ranks can do the job: there are enough workers, each a process of its own with an address."""
-        if self.pool.placement.apart or not job.waits_for_all or not job.attempt.may_go_ahead:
+        if self.pool.routing.apart or not job.waits_for_all or not job.attempt.may_go_ahead:
             return False
         if not (self._serves(job, len(workers)) and self._share(job, len(workers))):
             return False

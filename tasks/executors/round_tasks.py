@@ -9,7 +9,7 @@ from distributed import Future
 
 from roundweave.tasks.algorithms.algebra import own_slots
 from roundweave.tasks.executors.clusters import calls
-from roundweave.tasks.executors.clusters.placement import Key
+from roundweave.tasks.executors.clusters.routing import Key
 from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.rounds.evidence import replaying
 from roundweave.tasks.rounds.job import Job
@@ -39,7 +39,7 @@ class RoundTasks:
         self.fan_in = fan_in
         self.shared = pool.shared(job)
         self.graph: dict[Key, Any] = {}
-        self._transport = ThroughDask() if pool.placement.apart else ThroughStore()
+        self._transport = ThroughDask() if pool.routing.apart else ThroughStore()
 
     def key(self, kind: str, round: int, block: int | str = 0) -> Key:
         """The key of a task."""
@@ -180,14 +180,14 @@ class ThroughDask:
     def _sent(self, tasks: RoundTasks, round: int, block: int, outcome: Result, number: int) -> tuple[Any, Any]:
         """The state of round `number`, as a block of a `round` is mapped or scored with it, and what is frozen.
 
-        Each site gets them once, and its workers from each other.
+        Each place gets them once, and its workers from each other.
         """
         job, pool = tasks.job, tasks.pool
         sent = tasks.add("send", number, 0, apart.state_to_map, outcome)
-        site = pool.placement.site(job.plan_of(round).members(block)[0])
-        frozen: Any = pool.frozen(job, site) if job.work.objective.layout.frozen else {}
-        if not site:
+        place = pool.setting.placement.resource(job.plan_of(round).members(block)[0])
+        frozen: Any = pool.frozen(job, place) if job.work.objective.layout.frozen else {}
+        if not place:
             return sent, frozen
-        there = tasks.key("state", number, site)
+        there = tasks.key("state", number, place)
         tasks.graph[there] = (calls.run_step, calls.itself, sent)
         return there, frozen

@@ -148,7 +148,7 @@ class Work(WithCode):
     """All that decides the bits of a round, besides the state before it.
 
     A `fingerprint` of None accepts any machine, and no `sources` any version of Roundweave, and of what all of the
-    user's functions, `all_code`, import. `fingerprints` are those of sites and of `STORE`, where these may be
+    user's functions, `all_code`, import. `fingerprints` are those of places and of `STORE`, where these may be
     other machines. `code` is that of the algorithm alone, whose classes updates may have. `before` is how many
     rounds of an earlier run this one goes on from: randomness, splits and schedules count them. `quorum` is how
     many sound updates a round needs. `mixing` says whose networks are averaged where each partition has its own.
@@ -342,7 +342,7 @@ class Job:
         With a schedule these are mapped from earlier states, too, unless `keep` provides for that.
         """
         begins_together = self.work.schedule is None or self.attempt.keep.maps_again
-        return begins_together and self.work.fingerprint is not None and not self.work.partitions.sites
+        return begins_together and self.work.fingerprint is not None and not self.work.partitions.placement.stays
 
     def stores_state(self, round: int) -> bool:
         """Whether the state of a round is stored wherever windows end: as `keep` says, or to go on from it."""

@@ -13,7 +13,10 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"threads": 100000}, "threads = 100000: Input should be less than or equal to 1024"),
     ({"quorum": 9}, "quorum 9 is more than the 4 partitions"),
     ({"sites": "berlin,paris", "ranks": 2}, "read all examples, and those of sites stay there"),
-    ({"sites": "berlin,paris", "drift": "refuse"}, "compares columns; have sites tell of them by describe_sites"),
+    (
+        {"sites": "berlin,paris", "drift": "refuse", "data": "npz:x"},
+        "compares columns; have sites tell of them by describe_sites",
+    ),
     ({"sites": "berlin,berlin"}, "names a site twice; give how many partitions it has, as berlin:2"),
     ({"sites": "berlin,paris:3", "partitions": 5}, "the sites have 4 partitions, not 5"),
     ({"ranks": 2, "algorithm": "fed_prox"}, "by its own gradient alone, not for map FedProx()"),

@@ -31,9 +31,11 @@ def worker_command(
 
     Who may join a cluster may run code on all of its machines: let only partners whom you trust reach it.
     """
+    from roundweave.tasks.data.placement import Placement
     from roundweave.tasks.executors.clusters.joining import join_cluster  # Dask is slow to import
 
-    join_cluster(scheduler, site, certificates, host, memory_limit)
+    at = Placement("site", () if site is None else (site,))
+    join_cluster(scheduler, at, certificates, host, memory_limit)
 
 
 def certificates_command(

@@ -11,7 +11,7 @@ import typer
 
 from roundweave.flows.config.files import RECIPES, read_recipe
 from roundweave.flows.config.merging.merge import Architecture, GramConfig, MergeConfig, Merging
-from roundweave.flows.config.train import Placement
+from roundweave.flows.config.train import Location
 from roundweave.flows.merging.result import MergeResult
 from roundweave.flows.merging.subjects import unit_report
 from roundweave.flows.terminal.common import Json, TextTable, console, output, say
@@ -25,7 +25,7 @@ LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """The variable by which torch asks the system for large pages, so that new memory takes a third of the time."""
 
 
-@with_options(MergeConfig, Architecture, Merging, Placement, without=("networks",))
+@with_options(MergeConfig, Architecture, Merging, Location, without=("networks",))
 def merge_command(
     networks: Annotated[
         list[str],

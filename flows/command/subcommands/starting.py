@@ -170,9 +170,11 @@ def split_command(
     if plot:
         check_plot(plot)
     config = Dealing(**options)
-    if config.sites:
-        raise UsageError("the examples of sites are read there alone; leave sites out to split those here")
-    counts = label_counts(deal(config))
+    dealt = deal(config)
+    if dealt.placement.stays:
+        places = f"{dealt.placement.kind}s"
+        raise UsageError(f"the examples of {places} are read there alone; leave {places} out to split those here")
+    counts = label_counts(dealt)
     if plot:
         draw_counts(counts).figure.savefig(plot, dpi=120)  # type: ignore[union-attr]
     rows = counts.rename(columns=str).to_dict("records")

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from roundweave.flows.config.base import Own
 from roundweave.flows.config.experiment import DataConfig, Loss, Model
 from roundweave.flows.config.merging.recipes import RecipeConfig
-from roundweave.flows.config.train import Placement
+from roundweave.flows.config.train import Location
 from roundweave.storage.checkpoints.folders import ADAPTER_CONFIG, CONFIG
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.runs.names import default_root
@@ -149,7 +149,7 @@ class GramConfig(Architecture):
         return self
 
 
-class MergeConfig(Architecture, Merging, Placement):
+class MergeConfig(Architecture, Merging, Location):
     """The whole configuration of a merge.
 
     Raises:
@@ -215,7 +215,7 @@ class MergeConfig(Architecture, Merging, Placement):
         """Raise `ValueError` where slices are of other networks, or something else is asked for, too."""
         if {*self.networks} != {part.network for part in self.slices}:
             raise ValueError("networks are those of the slices; leave them out")
-        placed = Placement.model_fields.keys() - {"name"}
+        placed = Location.model_fields.keys() - {"name"}
         plain = {"networks", "slices", "match", "out", "force", "dtype", "trust", *placed}
         more = sorted(name for name in self.model_fields_set - plain if getattr(self, name) is not None)
         more += ["match"] if self.match not in (None, "none") else []

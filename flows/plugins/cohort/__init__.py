@@ -44,14 +44,14 @@ class Cohorts(Plugin):
         """Fill the sampler, unless all partitions take part whatever happens."""
         from roundweave.flows.plugins.cohort.sampler import Cohort
 
-        count, when, sites = plan.partitions.split.partitions, plan.algorithm.when, plan.partitions.sites
+        count, when, placed = plan.partitions.split.partitions, plan.algorithm.when, plan.placement.stays
         share, present = 1.0 if self.cohort is None else self.cohort, self.cohort_from == "present"
         size = share if isinstance(share, int) else max(1, round(share * count))
-        if present and not sites:
+        if present and not placed:
             raise UsageError("cohort_from present is for partitions of sites; give sites, too")
         if size >= count and not present:
             return plan
-        if not when.together and sites:
+        if not when.together and placed:
             raise UsageError(
                 "a server's cohort reads partitions anywhere: leave out sites, or cohort, cohort_by_size"
             )

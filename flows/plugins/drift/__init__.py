@@ -35,10 +35,11 @@ class Drift(Plugin):
         """Where a run begins with another one, or may be rejected."""
         return config.start_from is not None or super().takes_part(config)
 
-    def fits(self, config: TrainConfig) -> None:
-        """Refuse a comparison of columns of which sites do not tell."""
-        if self.drift == "refuse" and config.sites and not config.describe_sites:
-            raise ValueError("drift = refuse compares columns; have sites tell of them by describe_sites")
+    def plan(self, plan: Plan) -> Plan:
+        """Refuse a comparison of columns of which nothing is told."""
+        if self.drift == "refuse" and plan.placement.told == 0:
+            raise UsageError("drift = refuse compares columns; have sites tell of them by describe_sites")
+        return plan
 
     def described(self, plan: Plan, description: Description) -> Description:
         """Compare the columns of a new run's examples with those of its parent, and say what became of them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class ParameterServer(Plugin):
     """Serves algorithms whose updates arrive one by one."""
 
-    decides = True
+    decides: ClassVar[bool] = True
+    beside: ClassVar[tuple[str, ...]] = ("order", "speeds")
 
     order: str | None = Field(
         default=None,
@@ -34,11 +35,6 @@ class ParameterServer(Plugin):
     def takes_part(cls, config: TrainConfig) -> bool:
         """Always: whether there is a server is known once the algorithm is built."""
         return True
-
-    @classmethod
-    def part(cls) -> str:
-        """How a run is trained, since another order may follow when it is resumed."""
-        return "Execution"
 
     def plan(self, plan: Plan) -> Plan:
         """Fill in the schedule, and defaults that depend on it, where the algorithm has a server."""

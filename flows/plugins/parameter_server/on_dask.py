@@ -44,7 +44,7 @@ class DaskServer(ArrivingServer):
 
     def __init__(self, pool: WorkerPool, job: Job, round: int) -> None:
         # Where examples stay, a map that raised is tried there.
-        again = operator.call if pool.placement.apart else elsewhere
+        again = operator.call if pool.routing.apart else elsewhere
         super().__init__(pool.spread(job), round, self._submit, again)
         self.pool = pool
         self.committed = round

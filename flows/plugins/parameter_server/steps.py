@@ -235,7 +235,7 @@ def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
     given = {partition: carried(job.work, in_flight, carry)}
     examples = {partition: data[partition]}
     [mapped] = map_twice(job, state, examples, given.__getitem__, again, in_flight.push)
-    if job.work.partitions.sites:
+    if job.work.partitions.placement.stays:
         mapped = with_bytes(mapped, tensor_bytes(state) + tensor_bytes(carry))
     began, own = (in_flight.push, in_flight.version), Update({}, carry=given[partition])
     # Whether it is stored depends on the round that takes it. If it may not be, its digest is computed there.

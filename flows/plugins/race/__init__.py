@@ -31,8 +31,6 @@ class Race(Plugin):
         """Refuse fields whose meaning depends on what the race decides."""
         if getattr(config, "on_complete", None) == "extend":
             raise ValueError("on_complete = extend adds rounds, and auto counts epochs; name an algorithm")
-        if config.sites:
-            raise ValueError("auto decides how many partitions there are, and has no sites; name an algorithm")
 
     def rehearse(self, config: TrainConfig) -> TrainConfig:
         """Check the work of which the race is; what is tried is a single partition of it."""

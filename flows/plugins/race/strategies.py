@@ -57,7 +57,8 @@ def workload(config: TrainConfig) -> tuple[Workload, Described]:
     forget_examples()  # of an earlier run or plan; their files may have changed
     one = {"quorum": 1, "ranks": 1, "units": (), "hybrid": False}
     alone = config.model_copy(update={"algorithm": algorithm, **one})
-    if name == AUTO and (option := plan_rounds(alone, opened=open_run).filled.get("sampler")):
+    filled = plan_rounds(alone, opened=open_run).filled if name == AUTO else {}
+    if option := filled.get("sampler") or filled.get("placement"):
         raise UsageError(f"auto decides how many partitions there are, and has no {option}; name an algorithm")
     plain = describe(plan_rounds(alone.model_copy(update={"partitions": 1}), opened=open_run), gather_here)
     if not plain.description.held_out:

@@ -10,6 +10,7 @@ from pydantic import Field
 from roundweave.flows.plugin import Plugin
 
 if TYPE_CHECKING:
+    from roundweave.flows.config.experiment import Dealing
     from roundweave.flows.planning.plan import Plan
     from roundweave.storage.runs.run import StoredRun
     from roundweave.tasks.data.partitions import Partitions
@@ -28,7 +29,7 @@ class ScorePartitions(Plugin):
         "the network that it carries as own, else of the common one",
     )
 
-    def deal(self, partitions: Partitions) -> Partitions:
+    def deal(self, partitions: Partitions, config: Dealing) -> Partitions:
         """Hold the share out of what each partition trains on."""
         return replace(partitions, own_held_out=self.score_partitions or 0.0)
 

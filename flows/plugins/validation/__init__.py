@@ -29,7 +29,7 @@ class Validation(Plugin):
         from roundweave.flows.plugins.validation.scorer import Validated
 
         assert self.validation is not None
-        if plan.partitions.sites:
+        if plan.placement.stays:
             raise UsageError("validation is read by every worker, and sites share no data; leave validation out")
         data = scored_alone(plan.config, self.validation)
         if data.source.partitioned:

@@ -105,10 +105,10 @@ class Matched(Gather):
 
         Raises `UnitsUnsound` if permuting them is unsound, and `UsageError` where no examples are at hand.
         """
-        if self.match != "weights" and partitions.sites:
+        if self.match != "weights" and partitions.placement.stays:
             raise UsageError(
-                f"match {self.match} needs examples of partition 0 where networks are reduced, and those of sites "
-                "stay there; give match weights"
+                f"match {self.match} needs examples of partition 0 where networks are reduced, and those "
+                f"of {partitions.placement.kind}s stay there; give match weights"
             )
         from roundweave.tasks.matching.check import check_function
         from roundweave.tasks.matching.tapping import BATCH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from types import MappingProxyType
@@ -158,25 +158,6 @@ def find_source(
     taken = {"target": target, "by": by, "hash_data": hash_data or None, "options": own}
     taken = {key: value for key, value in taken.items() if value is not None and key in parameters}
     return build(*([given] if given else []), **taken)
-
-
-def at_sites(source: Source, data: Data, sites: Sequence[str]) -> Each:
-    """The source of the file that has one name at all sites: a partition of a site is the file there.
-
-    `sites` has the site of each partition. Raises `UsageError` for data that are the same everywhere, and for
-    several partitions of one site.
-    """
-    if not isinstance(data, str) or ":" not in data:
-        raise UsageError(
-            f"data {data} is the same at every site; name a file of each site's own, such as npz:FILE, or give "
-            "FILE.py:function of (partition, partitions)"
-        )
-    if twice := [site for site in sites if sites.count(site) > 1]:
-        raise UsageError(
-            f"{data} is one partition of site {twice[0]}, not {sites.count(twice[0])}; for more, give "
-            "FILE.py:function of (partition, partitions)"
-        )
-    return Each((source,) * len(sites), tuple(sites))
 
 
 def is_source(data: str) -> bool:

@@ -8,7 +8,7 @@ import re
 import ssl
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -22,6 +22,7 @@ from distributed.utils import json_load_robust
 
 from roundweave.storage.errors import ClusterError, UsageError, reason
 from roundweave.storage.parsing import from_toml
+from roundweave.tasks.data.placement import ANYWHERE, Placement
 from roundweave.tasks.executors.base import shared
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
 from roundweave.tasks.executors.clusters.plugins import Loosen, begin_workers, import_nothing_ahead, prompt
@@ -78,23 +79,22 @@ def connect(
     workers: int,
     private: bool = False,
     wait_for_workers: float = WORKER_SECONDS,
-    resources: Collection[str] = (),
+    placement: Placement = ANYWHERE,
     certificates: Path | None = None,
 ) -> Iterator[Client]:
     """Yield a client of the scheduler at an address or in a file, or of a new cluster of a named class.
 
     If no scheduler is named, it is the current client, or else one of a new local cluster. Whenever there are no
-    workers, or none with one of the Dask `resources`, it waits for them for at most `wait_for_workers` seconds.
+    workers, or none at a place of the `placement`, it waits for them for at most `wait_for_workers` seconds.
     `certificates` is the folder of a partner, for a scheduler that talks by TLS. Raises `ClusterError`, and
     `UsageError` for certificates.
     """
     current = _current_client()
     if certificates is not None and (scheduler is None or is_class(scheduler)):
         raise UsageError("--certificates are those of a cluster that runs; give its --scheduler tls://…, too")
-    if resources and scheduler is None and current is None:
-        raise ClusterError(
-            f"a local cluster does not offer {', '.join(sorted(resources))}; name the --scheduler of these sites"
-        )
+    if placement.stays and scheduler is None and current is None:
+        lacks = f"a local cluster does not offer {', '.join(sorted({*placement.resources}))}"
+        raise ClusterError(f"{lacks}; name the --scheduler of these {placement.kind}s")
     if private and (scheduler is not None or current is not None):
         raise ClusterError("--private protects a local cluster, and TLS protects one of your own; leave it out")
     with ExitStack() as stack:
@@ -113,7 +113,7 @@ def connect(
             prompt(client)
         if client is not current:
             client.rpc.timeout = ANSWER_SECONDS  # one that is busy is slow to take a further connection
-        wait_at_most(client, wait_for_workers, sorted(resources))
+        wait_at_most(client, wait_for_workers, placement)
         with connected(client):
             _make_ready(client)
             yield client
@@ -232,7 +232,7 @@ def _make_ready(client: Client) -> None:
         ) from error
     client.register_plugin(Loosen())
     if port := on_scheduler(client, _pages):
-        tells = f"port {port} of the scheduler tells anybody of machines, sites and folders, unencrypted"
+        tells = f"port {port} of the scheduler tells anybody of machines, places and folders, unencrypted"
         notify(f"{tells}; start it with {NO_SCHEDULER_PAGES} and --no-dashboard")
 
 

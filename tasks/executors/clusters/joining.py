@@ -25,10 +25,10 @@ from distributed.versions import get_versions
 from distributed.worker_memory import parse_memory_limit
 
 from roundweave.storage.errors import ClusterError, RoundweaveError, UsageError, listed, printable, reason
+from roundweave.tasks.data.placement import Placement
 from roundweave.tasks.executors.clusters.certificates import security_for
 from roundweave.tasks.executors.clusters.connecting import NO_PAGES, root_of
 from roundweave.tasks.executors.clusters.fork_server import MIB, WORKER_ENVIRONMENT
-from roundweave.tasks.executors.clusters.workers import SITE
 
 ADDRESS = re.compile(r"(tcp|tls)://[^/\s]+:[0-9]+")
 """Matches the address of a scheduler."""
@@ -58,11 +58,11 @@ SETTINGS = NO_PAGES | {
 
 
 def join_cluster(
-    scheduler: str, site: str | None, certificates: Path | None, host: str | None, memory_limit: str
+    scheduler: str, at: Placement, certificates: Path | None, host: str | None, memory_limit: str
 ) -> None:
     """Work for the cluster of the scheduler at an address, and join it again, until SIGINT or SIGTERM.
 
-    An address of ``tls://`` needs a partner's folder of `certificates`. `site` is the place whose data the worker
+    An address of ``tls://`` needs a partner's folder of `certificates`. `at` is the place whose data the worker
     can read, if it has one. `host` is the address of this machine that others reach, by default that of the
     interface which leads to the scheduler. A worker that uses more than `memory_limit`, a size such as ``8GB`` or
     a fraction of this machine's memory, is ended. Raises `UsageError` for what cannot be, and `ClusterError` if
@@ -70,12 +70,10 @@ def join_cluster(
     """
     if not ADDRESS.fullmatch(scheduler):
         raise UsageError(f"{scheduler!r} is no address of a scheduler; give one such as tcp://head:8786")
-    if site is not None and not re.fullmatch(r"\w[\w-]*", site):
-        raise UsageError(f"{site!r} is no name of a site; give letters, digits, '_' and '-', not first")
     memory, security = memory_of(memory_limit), security_for(scheduler, certificates, "worker")
-    how: dict[str, Any] = {"memory_limit": memory, "resources": {f"{SITE}{site}": 1} if site else None}
+    how: dict[str, Any] = {"memory_limit": memory, "resources": dict.fromkeys(at.resources, 1) or None}
     worker = partial(Nanny, scheduler, nthreads=1, host=host, security=security, **how)
-    offer = f"{f'site {site}, ' if site else ''}one thread, {memory / 1e9:,.1f} GB at most"
+    offer = f"{f'{at.label(0)}, ' if at.stays else ''}one thread, {memory / 1e9:,.1f} GB at most"
     logging.disable()
     with dask.config.set(SETTINGS), suppress(asyncio.CancelledError):
         asyncio.run(_joining(scheduler, security, worker, offer))

@@ -23,9 +23,10 @@ from roundweave.storage.errors import ClusterError, RoundweaveError, StoreError
 from roundweave.storage.hierarchy.zarr_format import NAME
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.values.hashing import bytes_digest
+from roundweave.tasks.data.placement import ANYWHERE, Placement
 from roundweave.tasks.executors.clusters.connecting import NO_PAGES
 from roundweave.tasks.executors.clusters.fork_server import WORKER_ENVIRONMENT, start_method
-from roundweave.tasks.executors.clusters.placement import TO_MAP, Placement
+from roundweave.tasks.executors.clusters.routing import TO_MAP, Routing
 from roundweave.tasks.executors.clusters.workers import ANSWER_SECONDS, STORES_ONLY, usable_workers
 from roundweave.tasks.rounds.timing import notify
 
@@ -91,14 +92,14 @@ class Mark:
 class Reach:
     """Which workers of a client reach the store at an address, and a process that stores where none does.
 
-    Without an address all do. `placement` follows: tasks are apart once one does not, or where partitions have
-    `sites`.
+    Without an address all do. `routing` follows: tasks are apart once one does not, or where examples stay at
+    places.
     """
 
-    def __init__(self, client: Client, address: str, sites: tuple[str, ...] = ()) -> None:
+    def __init__(self, client: Client, address: str, placement: Placement = ANYWHERE) -> None:
         self.client = client
         self._mark = Mark.at(address) if address else None
-        self.placement = Placement(sites, self._mark.resource if self._mark else "", apart=bool(sites))
+        self.routing = Routing(placement, self._mark.resource if self._mark else "", apart=placement.stays)
         self._unreached: dict[str, str] = {}
         self._storing: StoringProcess | None = None
 
@@ -119,7 +120,7 @@ class Reach:
         except TimeoutError:  # a worker that does not answer will be given up
             notify(f"not all of {len(new)} workers have answered within {ANSWER_SECONDS} s")
         self._unreached |= answers
-        self.placement = replace(self.placement, apart=self.placement.apart or any(answers.values()))
+        self.routing = replace(self.routing, apart=self.routing.apart or any(answers.values()))
         if self._storing is None and self._unreached and all(self._unreached.values()):
             notify("no worker reaches the store: a process of this machine stores for them")
             self._storing = StoringProcess(self.client, self._mark.resource)

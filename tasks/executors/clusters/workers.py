@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from itertools import takewhile
+from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from distributed import Client, Future, KilledWorker, Status, get_worker, wait
 from distributed.scheduler import NoValidWorkerError
 
 from roundweave.storage.errors import ClusterError, MapAbandoned, RoundweaveError, StoreError
+from roundweave.tasks.data.placement import ANYWHERE, Placement
 from roundweave.tasks.rounds.timing import notify, timing
 
 LOOK_SECONDS = 1.0
@@ -58,17 +60,18 @@ class Idleness:
 
 @dataclass(frozen=True)
 class Waiting:
-    """How long to wait for workers that are missing, and the resources that they must offer: `fewest` of these."""
+    """How long to wait for workers that are missing, and of how many partitions' places there must be one."""
 
     seconds: float = WORKER_SECONDS
-    resources: Sequence[str] = ()
-    fewest: int = 0
+    placement: Placement = ANYWHERE
+    fewest: float = inf
 
     def missing(self, workers: Mapping[str, Collection[str]]) -> str:
         """What is missing among workers, whose resources are given by address; empty if nothing is."""
         offered = {resource for resources in workers.values() for resource in resources}
-        absent = [resource for resource in self.resources if resource not in offered]
-        if len(self.resources) - len(absent) < self.fewest:
+        wanted = self.placement.resources
+        absent = [resource for resource in wanted if resource not in offered]
+        if len(wanted) - len(absent) < min(self.fewest, len(wanted)):
             return f"no worker offers {', '.join(sorted({*absent}))}"
         return "" if workers else "no worker is there"
 
@@ -76,12 +79,12 @@ class Waiting:
 _waiting: WeakKeyDictionary[Client, Waiting] = WeakKeyDictionary()
 
 
-def wait_at_most(client: Client, seconds: float, resources: Sequence[str] = (), fewest: int | None = None) -> None:
-    """Set how many seconds to wait whenever a client has no workers, or none for some of these resources.
+def wait_at_most(client: Client, seconds: float, placement: Placement = ANYWHERE, fewest: float = inf) -> None:
+    """Set how many seconds to wait whenever a client has no workers, or none at the places of partitions.
 
-    `fewest` of the resources must be offered; None: all. One that is there twice counts twice.
+    The places of `fewest` partitions must have one, or of all if there are fewer.
     """
-    _waiting[client] = Waiting(seconds, resources, len(resources) if fewest is None else fewest)
+    _waiting[client] = Waiting(seconds, placement, fewest)
 
 
 def usable_workers(client: Client) -> list[str]:
@@ -98,7 +101,7 @@ def usable_workers(client: Client) -> list[str]:
             asking = asking or (None if workers else client.submit(int, pure=False))
             waited = time.monotonic() - began
             if waited > waiting.seconds:
-                at = " --site NAME" if waiting.resources else ""
+                at = f" --{waiting.placement.kind} NAME" if waiting.placement.stays else ""
                 raise ClusterError(
                     f"{missing} after {waiting.seconds:g} s; start one with `roundweave worker ADDRESS{at}`, or "
                     "wait longer with --wait-for-workers"
@@ -209,9 +212,6 @@ def on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
             f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` goes on"
         ) from error
 
-
-SITE = "site-"
-"""The prefix of the Dask resource by which a worker says its site, such as ``site-berlin``."""
 
 STORES_ONLY = "roundweave-stores-only"
 """The resource of a worker that stores what others compute, and maps nothing itself."""

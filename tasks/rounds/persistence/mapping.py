@@ -166,8 +166,8 @@ def map_block(
     `data` are the examples of the partitions that take part, and `carry` gives what each carries. `number` is what
     the schedule counts. Needs no store.
     """
-    for site in {job.work.partitions.site(partition) for partition in data}:
-        check_machine(job, site)
+    for place in {job.work.partitions.placement.label(partition) for partition in data}:
+        check_machine(job, place)
     began = time.perf_counter()
     with generators_kept():
         for group in map_groups(job.work, state, ((p, data[p], carry(p)) for p in data), number):
@@ -198,7 +198,7 @@ def persist_and_fold(
 
 def map_again(job: Job, state: State, given: Given, number: int | None) -> Mapped:
     """Map one partition once more, in whichever process this is called."""
-    check_machine(job, job.work.partitions.site(given[0]))
+    check_machine(job, job.work.partitions.placement.label(given[0]))
     [[mapped]] = map_groups(job.work, state, [given], number)
     return mapped
 
@@ -240,7 +240,7 @@ def recorded_inputs(
 def check_machine(job: Job, at: str) -> None:
     """Raise `NumericsMismatch` if this machine, or its Roundweave, may compute other bits than the run.
 
-    `at` is a site, or `STORE`, of which the run may have fingerprints of their own.
+    `at` is a place of partitions, or `STORE`, of which the run may have fingerprints of their own.
     """
     work, where = job.work, f"worker process {os.getpid()} on {_host()}"
     if work.sources:

@@ -17,9 +17,10 @@ from roundweave import Dataset, Examples, Partitions
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.tasks.data.description import Description, combine
 from roundweave.tasks.data.meaning import Meaning
+from roundweave.tasks.data.placement import Placement
 from roundweave.tasks.data.sources.images import Digits
 from roundweave.tasks.data.sources.own import Items
-from roundweave.tasks.data.sources.table import at_sites, find_source
+from roundweave.tasks.data.sources.table import Each, find_source
 from roundweave.tasks.data.splits.split import Split, hold_out
 
 
@@ -235,7 +236,7 @@ def test_a_file_that_cannot_be_read_is_called_by_its_site(tmp_path: Path) -> Non
     """One path names another file at each site: it does not say whose file it is."""
     (tmp_path / "examples.csv").write_text("x,label\n1,2\n,3\n")
     data = f"csv:{tmp_path}/examples.csv"
-    partitions = Partitions(at_sites(find_source(data), data, ("berlin",)), Split(1), sites=("berlin",))
+    partitions = Partitions(Each((find_source(data),)), Split(1), placement=Placement("site", ("berlin",)))
     with pytest.raises(DataError, match=r"^partition 0 at site berlin: .*1 values are missing"):
         partitions.described(0)
 

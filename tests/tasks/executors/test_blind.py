@@ -152,7 +152,7 @@ def test_a_worker_that_sees_the_runs_no_more_stores_no_more(setting, there, star
         [lost, left] = [worker for worker, process in processes.items() if process != there.workers[2].pid]
         client.run(lose_sight, workers=[lost])
         pool.reach.ask_again(StoreError("it cannot be written"))
-        needs = pool.placement.needs("commit", 0)
+        needs = pool.routing.needs("commit", 0)
         stored = [client.submit(os.getpid, resources=needs, pure=False) for _ in range(8)]
         assert {*client.gather(stored)} == {processes[left]}
         with pytest.raises(StoreError, match="it cannot be written"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from roundweave.tasks.executors.clusters.workers import SITE
+from roundweave.tasks.data.placement import ANYWHERE, Placement
 from roundweave.tasks.rounds.job import Job
 
 Key = tuple[str, str, int, Any]
@@ -25,9 +25,9 @@ class Task(NamedTuple):
     """The parts of a Dask key, which is a plain tuple: `Task(*key)` reads one.
 
     Dask measures durations by `kind`. A key must never be used for two different tasks, so `spread` names the
-    attempt, how often its work was submitted anew, and the number of blocks. In ``maps``, those of
-    a schedule, `round` is the number of the first and `block` the partitions. In
-    ``data``, `round` is the job's `draw`. In ``state`` and ``frozen``, `block` is a site.
+    attempt, how often its work was submitted anew, and the number of blocks. In ``maps``, those of a schedule,
+    `round` is the number of the first and `block` the partitions. In ``data``, `round` is the job's `draw`. In
+    ``state`` and ``frozen``, `block` is the resource of a place.
     """
 
     kind: str
@@ -47,25 +47,16 @@ class Task(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Placement:
+class Routing:
     """Where tasks run. By default each worker can do each task, and reaches the store.
 
     With `apart`, tasks run where workers offer what they need: to map, or to store. `store` is the resource of
-    those that reach the store; empty if all do. `sites` has the site of each partition, where its examples stay.
+    those that reach the store; empty if all do. `placement` says where the examples of partitions stay.
     """
 
-    sites: tuple[str, ...] = ()
+    placement: Placement = ANYWHERE
     store: str = ""
     apart: bool = False
-
-    @property
-    def resources(self) -> list[str]:
-        """The resource of each partition, if these have sites."""
-        return [f"{SITE}{site}" for site in self.sites]
-
-    def site(self, partition: int) -> str:
-        """The site of a partition; empty if there are no sites."""
-        return self.sites[partition] if self.sites else ""
 
     def needs(self, kind: str, partition: int) -> dict[str, float]:
         """The Dask resources that a task of this kind needs for a partition; none where any worker can do it."""
@@ -73,7 +64,7 @@ class Placement:
             return {}
         if kind not in BESIDE_MAPS:
             return {self.store: 1} if self.store else {}
-        return {self.resources[partition] if self.sites else TO_MAP: 1}
+        return {self.placement.resource(partition) or TO_MAP: 1}
 
     def where(self, job: Job, key: Key, home: str) -> dict[str, Any]:
         """What Dask is told of where a task runs. It prefers the worker at `home` where any worker can do it."""
@@ -81,6 +72,6 @@ class Placement:
         if not self.apart:  # Dask loses a task that has both
             return {"workers": [home] if home else [], "allow_other_workers": True}
         if isinstance(task.block, str) and task.block:
-            return {"resources": {f"{SITE}{task.block}": 1}}
-        partition = task.partitions(job)[0] if self.sites and task.kind in WITH_EXAMPLES else 0
+            return {"resources": {task.block: 1}}
+        partition = task.partitions(job)[0] if self.placement.stays and task.kind in WITH_EXAMPLES else 0
         return {"resources": self.needs(task.kind, partition)}

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import plan
 from roundweave.flows.plugins.cohort.sampler import Cohort
 from roundweave.flows.plugins.parameter_server.steps import make_pushes
+from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight
 from roundweave.storage.values.digests import update_digest
@@ -31,6 +33,14 @@ def data(partition, partitions):
     return inputs, torch.arange(len(inputs)) % 2
 def one_number(outputs, targets):
     return (outputs.argmax(1) == targets).float().mean()
+"""
+RACKS = """
+import roundweave as rw
+from roundweave.tasks.data.placement import Placement
+class Racks(rw.Plugin):
+    decides = True
+    def plan(self, plan):
+        return plan.fill("racks", placement=Placement("rack", ("a", "b")))
 """
 
 
@@ -70,3 +80,20 @@ def test_a_packed_push_of_a_site_is_recorded_by_what_its_receiver_unpacks(descri
     due = (0, InFlight(), [Outcome(work.objective.initial())], {})
     (pushed,) = make_pushes(job, {0: Partition(work.partitions.load(0, 0))}, [due], operator.call)
     assert (pushed.update.direction, pushed.record.digest) == ({}, update_digest(pushed.update.received()))
+
+
+def test_a_plugin_of_the_user_s_places_partitions_and_no_two_plugins_do(described, own) -> None:
+    fields = {"partitions": 2, "plugins": [f"{own(RACKS, 'racks')}:Racks"]}
+    placed = described(sites=None, **fields)
+    assert placed.partitions.called(1) == "partition 1 at rack b"
+    with pytest.raises(UsageError, match=r"^a partition of a rack is mapped by workers there: name their --sched"):
+        started(TrainConfig(executor="inline"), placed.plan.placement)
+    with pytest.raises(UsageError, match=r"^racks and sites both decide the placement; leave one of them out$"):
+        described(**fields)
+    with pytest.raises(UsageError, match=r"^'a b' is no name of a site; give letters"):
+        described(sites="a b,c")
+
+
+def test_where_partitions_are_is_in_the_experiment_and_what_they_tell_is_not() -> None:
+    assert ("sites" in Experiment.model_fields, "describe_sites" in Experiment.model_fields) == (True, False)
+    assert TrainConfig(sites="berlin,paris:3").partitions == 4
