@@ -22,6 +22,8 @@ class TrainConfig(Kernel):
     cohort: int | float | None
     cohort_by_size: bool
     cohort_from: Literal["all", "present"]
+    order: str | None
+    speeds: tuple[float, ...] | None
     deadline: Literal["auto"] | float | None
     log_file: Path | None
     target_accuracy: float | None

@@ -109,7 +109,7 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
         matches=algorithm.reduce.matches,
         observed=tuple(algorithm.map.observes),
     )
-    alone = algorithm.when.asynchronous or work.mapper.ranks > 1 or work.partitions.placement.stays
+    alone = work.schedule or work.mapper.ranks > 1 or work.partitions.placement.stays
     return schema if alone else schema.sharded(processes, work.partitions.taking_part)
 
 

@@ -117,17 +117,16 @@ def test_importing_it_imports_nothing_heavy(name: str) -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-UNUSED = ("matching", "process_group", "rounds.asynchronous")
+UNUSED = ("matching", "process_group")
 AT_THE_FIRST_MAP = f"""
 import sys, roundweave
-from roundweave.flows.plugins import PLUGINS
 from roundweave.tasks.rounds.persistence import mapping
 
 def first_map(*given):
-    unused = {UNUSED!r} + ("rounds.evidence", "executors.parameter_server", "executors.clusters", "merging")
+    unused = {UNUSED!r} + ("rounds.evidence", "executors.clusters", "merging")
     ours = ["roundweave.tasks." + each for each in unused]
     parts = ("race.choosing", "tensor_parallel.mapper", "stacked.replicas", "device.on_device", "compressed.comp")
-    ours += ["roundweave.flows.plugins." + each for each in parts]
+    ours += ["roundweave.flows.plugins." + each for each in (*parts, "parameter_server.server")]
     ours += ["roundweave.flows.merging", "roundweave.flows.evidence"]
     found = [m for m in sys.modules if m in ("pandas", "matplotlib", "distributed") or m.startswith(tuple(ours))]
     plugins = "roundweave.flows.plugins"  # each has a module with its options, which is imported always

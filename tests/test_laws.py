@@ -25,7 +25,6 @@ from roundweave import Algorithm, Gradient, LocalSteps, Mean, Sgd, State, Update
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.algorithms.table import ALGORITHMS, build_algorithm
-from roundweave.tasks.algorithms.when import SYNCHRONOUS
 from roundweave.tasks.data.examples import IGNORED, Examples
 from roundweave.tasks.executors.base import EXECUTORS, open_executor
 from roundweave.tasks.executors.clusters.connecting import connect, local_cluster
@@ -374,7 +373,7 @@ def test_every_algorithm_pickles_prints_and_survives_three_rounds(train, name) -
     assert pickle.loads(pickle.dumps(algorithm)) == algorithm
     assert repr(algorithm).startswith("Algorithm(map=")
     # Where updates arrive one by one, so many rounds are three pushes of each partition.
-    rounds = 3 if algorithm.when == SYNCHRONOUS else 9
+    rounds = 3 if algorithm.when.together else 9
     run = train(algorithm=name, partitions=3, rounds=rounds)
     assert run.history()["train_loss"].iloc[-1] < run.history()["train_loss"].iloc[1]
 

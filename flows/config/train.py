@@ -16,19 +16,16 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Fiel
 from pydantic.fields import FieldInfo
 
 from roundweave.flows.config.algorithms import DEFAULT, EVERY_OPTION, algorithm_table, is_own_algorithm
-from roundweave.flows.config.base import Config, Numbers
+from roundweave.flows.config.base import Config
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.plugins import active_plugins, check_fits, plugin_classes, through, with_plugins
 from roundweave.storage.parsing import MOST_ROUNDS, UNITS, at_commas, span_seconds
 from roundweave.storage.places.base import address_of
 from roundweave.storage.places.schemes import place_of
-from roundweave.storage.runs.names import RECORDED, default_root
+from roundweave.storage.runs.names import default_root
 from roundweave.storage.upkeep.keep import Keep, policies_spelled
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.executors.base import EXECUTORS
-
-SEEDED = "seeded"
-"""The simulated order in which updates may arrive; after the prefix `RECORDED` it is that of a recorded run."""
 
 if TYPE_CHECKING:
     ExecutorName = str
@@ -154,14 +151,6 @@ class Execution(Location):
         default=None, description="bytes of examples that a process holds, such as 500MB; others are read again"
     )
     fsync: bool = Field(default=False, description="make commits survive a power loss")
-    order: str | None = Field(
-        default=None,
-        pattern=f"^({SEEDED}|{RECORDED}.+)$",
-        description="seeded or recorded:RUN, the order in which updates arrive at a server, inline",
-    )
-    speeds: Numbers | None = Field(
-        default=None, description="how fast each partition is in a seeded order, such as 1,1,0.1"
-    )
 
 
 class TrainConfig(Experiment, Execution, Deployment):

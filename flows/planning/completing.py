@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,13 @@ from roundweave.flows.config.plugins import active_plugins, through
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.checkpoints.folders import CONFIG
 from roundweave.storage.errors import UsageError
-from roundweave.storage.runs.names import RECORDED, stored_round
+from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import Opener
-from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.data.meaning import NO_NAMES, Meaning
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.sources.table import Data, find_source, keep_source
 from roundweave.tasks.data.splits.deals import find_split
 from roundweave.tasks.data.splits.split import Split
-from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.pretrained import PREFIX as PRETRAINED
 from roundweave.tasks.networks.pretrained import find_pretrained
 from roundweave.tasks.networks.reference import MODELS
@@ -29,12 +26,6 @@ from roundweave.tasks.networks.scores import LOSS_NAMES, SCORES
 from roundweave.tasks.networks.start import Fork, Start, find_start
 from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import unknown
-
-KEPT = {False: "all", True: "updates:10"}
-"""The default of `keep`, for algorithms that are asynchronous or not."""
-
-SCORED_PUSHES = 10
-"""By default the server's network is scored after so many pushes for each partition that computes at one time."""
 
 
 def complete(config: TrainConfig, new: bool, opened: Opener) -> TrainConfig:
@@ -111,48 +102,6 @@ def named_or_own(what: str, value: str | Code, names: Iterable[str], *others: st
     if is_reference(value):
         return find_code(value)
     raise unknown(what, value, [*names, *others, "FILE.py:function"])
-
-
-def with_server(config: TrainConfig, algorithm: Algorithm, in_flight: int, sampled: str | None) -> TrainConfig:
-    """Fill in the defaults that depend on whether the algorithm has a parameter server.
-
-    So many partitions compute at one time, by the option `sampled` if one decides that. Raises
-    `UsageError` for fields that do not fit the algorithm.
-    """
-    when = algorithm.when
-    if not when.asynchronous:
-        if config.order or config.speeds:
-            raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
-        return _filled(config, evaluate_every=1, keep=KEPT[False])
-    if when.buffer > in_flight:
-        more = f"a larger {sampled}" if sampled else "more partitions"
-        raise UsageError(
-            f"a buffer of {when.buffer} is never full: {in_flight} partitions have one update each in it; give a "
-            f"smaller buffer or {more}"
-        )
-    if config.resplit_every is not None:
-        raise UsageError("resplit_every needs rounds in which all partitions begin together; leave it out")
-    if config.quorum > 1:
-        raise UsageError(f"quorum {config.quorum} needs rounds of all partitions; leave it out")
-    if (config.order or config.speeds) and EXECUTORS[config.executor].distributed:
-        raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
-    _check_speeds(config)
-    every = max(1, SCORED_PUSHES * in_flight // when.buffer)
-    return _filled(config, evaluate_every=every, keep=KEPT[True])
-
-
-def _filled(config: TrainConfig, **defaults: Any) -> TrainConfig:
-    """The configuration with these defaults for fields that were not given."""
-    return config.model_copy(update={name: getattr(config, name) or value for name, value in defaults.items()})
-
-
-def _check_speeds(config: TrainConfig) -> None:
-    if config.speeds is None:
-        return
-    if config.order and config.order.startswith(RECORDED):
-        raise UsageError("speeds decide a seeded order, and this order is recorded; leave one of them out")
-    if len(config.speeds) != config.partitions or not all(0 < speed < inf for speed in config.speeds):
-        raise UsageError(f"speeds needs {config.partitions} numbers above 0, one for each partition")
 
 
 def deal(config: Dealing, dtype: str = "float32", meaning: Meaning = NO_NAMES) -> Partitions:

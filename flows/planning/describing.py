@@ -8,6 +8,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
+from typing import Any
 
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.plan import Plan
@@ -92,7 +93,8 @@ def describe(plan: Plan, gather: CallEach) -> Described:
     mapper = plan.mapper.bound(objective, partitions)
     decided = (algorithm, partitions, config.seed, config.threads, mapper, config.quorum)
     before = config.recombined.before if config.recombined else 0
-    work = Work(objective, *decided, code=config.code, before=before, mixing=plan.mixing, scorers=scorers)
+    how: dict[str, Any] = {"mixing": plan.mixing, "schedule": plan.schedule, "scorers": scorers}
+    work = Work(objective, *decided, code=config.code, before=before, **how)
     described = Described(plan, description, work)
     for check in (_check_names, _check_scores, *plan.checks) if not description.columns.refusals else ():
         check(described)

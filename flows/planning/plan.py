@@ -11,31 +11,29 @@ from functools import partial
 from typing import Any, TypeVar
 
 from roundweave.flows.config.plugins import active_plugins, plugin_classes, through
-from roundweave.flows.config.recorded import check_same_examples, check_same_experiment, differences
+from roundweave.flows.config.recorded import check_same_examples, check_same_experiment
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.planning.completing import KEPT, complete, deal, with_server
+from roundweave.flows.planning.completing import complete, deal
 from roundweave.flows.planning.naming import address_of_run, configure, find
 from roundweave.storage.errors import UsageError, nearest
-from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Commit
-from roundweave.storage.runs.names import RECORDED, run_name
+from roundweave.storage.runs.names import run_name
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
 from roundweave.storage.upkeep.keep import Keep
 from roundweave.tasks.algorithms.algebra import Algorithm, Apply, Map, Mixing, Reduce
-from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.meaning import NO_NAMES
 from roundweave.tasks.data.partitions import Partitions, forget_examples
 from roundweave.tasks.data.splits.placement import ANYWHERE, Placement
 from roundweave.tasks.data.splits.split import Asked, Sampler
-from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.networks.start import Start
 from roundweave.tasks.rounds.job import Patience
+from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.scorers import Scorer
 
 T = TypeVar("T")
 
-DECIDING = ("algorithm", "partitions", "placement", "sampler", "mixing", "mapper")
+DECIDING = ("algorithm", "partitions", "placement", "schedule", "sampler", "mixing", "mapper")
 """What of a plan decides bits, so that only a plugin that decides changes them."""
 
 Check = Callable[[Any], None]
@@ -50,8 +48,8 @@ Stop = Callable[[Commit], str | None]
 class Plan:
     """What a configuration stands for. `config` is complete, with the source of the user's functions.
 
-    `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `order` is
-    that in which updates arrive at a server, None if workers decide. `keep` says what stays of rounds. `sampler`
+    `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `keep` says
+    what stays of rounds. `schedule` says who begins when, None if a round's partitions begin together. `sampler`
     draws who takes part in a round, None for all, and `patience` says how long a round waits for the rest, None:
     for ever. `placement` says where the examples of each partition stay, and `mapper` computes their maps.
     `mixing` averages partitions' own networks before a round, None for none; `scorers` score each round;
@@ -72,8 +70,8 @@ class Plan:
     run: StoredRun | None
     algorithm: Algorithm
     partitions: Partitions
-    order: Order | None
     keep: Keep
+    schedule: Schedule | None = None
     sampler: Sampler | None = None
     placement: Placement = ANYWHERE
     patience: Patience | None = None
@@ -195,16 +193,18 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     algorithm = config.recombined.replaced(algorithm) if config.recombined else algorithm
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
-    usual = KEPT[algorithm.when.asynchronous]
-    keep = Keep.of(config.keep or usual)
-    planned = Plan(config, run, algorithm, partitions, None, keep)
-    if config.keep not in (None, usual):
-        planned = planned.fill("keep", keep=keep)
+    when = algorithm.when
+    planned = Plan(config, run, algorithm, partitions, Keep.of(config.keep or when.usual_keep))
+    if config.keep not in (None, when.usual_keep):
+        planned = planned.fill("keep", keep=planned.keep)
     planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
     planned.mapper.check_map(planned.algorithm.map)
-    sampled, taking_part = planned.filled.get("sampler"), planned.partitions.taking_part
-    config = with_server(config, algorithm, taking_part, sampled)
-    planned = replace(planned, config=config, order=_order_of(config, algorithm))
+    if not (planned.schedule or when.together):
+        raise UsageError("updates of this algorithm arrive one by one, and no plugin here schedules that")
+    config = planned.config
+    every = config.evaluate_every or when.scored_every(planned.partitions.taking_part)
+    defaults = {"evaluate_every": every, "keep": config.keep or when.usual_keep}
+    planned = replace(planned, config=config.model_copy(update=defaults))
     recorded: list[str] = run.attributes.get("decided_by", []) if run else []
     if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
         raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
@@ -222,7 +222,7 @@ def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
     if sampler and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
         raise UsageError(f"{planned.filled['sampler']}: {sampler!r} is no rw.Sampler whose size is 1 to {most}")
     here = sampler is not None and sampler.draw_next is None  # and no other process asks it
-    if here and planned.algorithm.when.asynchronous:
+    if here and planned.schedule:
         option = planned.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
     config = planned.config
@@ -234,24 +234,12 @@ def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
         )
     asked = Asked(sampler.size, {}, sampler.by_size) if sampler and here else sampler
     partitions = replace(planned.partitions, sampler=asked, placement=planned.placement)
-    if (quorum := config.quorum) > partitions.taking_part:
-        raise UsageError(f"quorum {quorum} is more than the {partitions.taking_part} partitions of a round")
+    if (quorum := config.quorum) > (count := partitions.taking_part):
+        raise UsageError(f"quorum {quorum} is more than the {count} partitions of a round")
+    if (buffer := planned.algorithm.when.updates(count)) > count:
+        more = f"a larger {planned.filled['sampler']}" if sampler else "more partitions"
+        raise UsageError(
+            f"a buffer of {buffer} is never full: {count} partitions have one update each in it; give a "
+            f"smaller buffer or {more}"
+        )
     return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)
-
-
-def _order_of(config: TrainConfig, algorithm: Algorithm) -> Order | None:
-    """The order in which updates arrive at a parameter server.
-
-    None if the workers' speed decides, or the algorithm has no parameter server. Raises `UsageError` if the order
-    is that of a recorded run of another experiment.
-    """
-    if EXECUTORS[config.executor].distributed or not algorithm.when.asynchronous:
-        return None
-    from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
-
-    if config.order is None or not config.order.startswith(RECORDED):
-        return Seeded(config.seed, config.speeds or ())
-    run = open_stored(config.order.removeprefix(RECORDED), config.root)
-    if differing := differences(run.config, config):
-        raise UsageError(f"{run.name} is another experiment ({'; '.join(differing)}); its order does not fit")
-    return Recorded(full_address(run.address))

@@ -17,6 +17,7 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
     },
     "race": {"plan": "Have each way of training the run race for some seconds, and choose one."},
     "cohort": {},
+    "parameter_server": {},
     "deadline": {},
     "log_file": {},
     "early_stopping": {},

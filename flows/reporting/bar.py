@@ -17,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from roundweave.flows.reporting.listening import Listener, listening, shown_score, shown_staleness
+from roundweave.flows.reporting.listening import Listener, listening, shown_commit, shown_score
 from roundweave.storage.errors import printable
 from roundweave.storage.rounds.commits import Commit
 
@@ -57,9 +57,9 @@ class Bar(Listener):
         self._drawn = time.monotonic()
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """Show the round and the latest score; with a parameter server also the staleness."""
+        """Show the round and the latest score; of a server also how stale updates were."""
         self._score = shown_score(commit.score) or self._score
-        self._update(commit.round, rounds, "  ".join(filter(None, [self._score, shown_staleness(commit)])))
+        self._update(commit.round, rounds, shown_commit(commit, self._score))
 
     def progressed(self, done: int, total: int, text: str) -> None:
         """Show how many of `total` parts of the work are done, and the text about the last one."""

@@ -256,15 +256,12 @@ def shown_score(score: Score | None) -> str:
     return "  ".join(f"{name} {shown(name, value)}" for name, value in named.items())
 
 
-def shown_staleness(commit: Commit) -> str:
-    """The largest staleness of a round's updates; empty text without a parameter server."""
+def shown_commit(commit: Commit, score: str = "") -> str:
+    """A round in one line: its scores, else a text of earlier ones; and how stale its updates were, if at all."""
     stale = [record.arrival.staleness for record in commit.updates.values() if record.arrival]
-    return f"staleness {max(stale)}" if stale else ""
-
-
-def shown_commit(commit: Commit) -> str:
-    """A round in one line: its scores, and its staleness if it has a parameter server."""
-    return "  ".join(filter(None, [shown_score(commit.score), shown_staleness(commit)]))
+    return "  ".join(
+        filter(None, [shown_score(commit.score) or score, f"staleness {max(stale)}" if stale else ""])
+    )
 
 
 def finite(value: Any) -> Any:

@@ -36,7 +36,7 @@ from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.sizes import MOST_BYTES
 from roundweave.tasks.networks.start import Fork
 from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
-from roundweave.tasks.rounds.job import LARGEST_OF_SERVER, Attempt, Job, Work, sizes_to_draw, window_size
+from roundweave.tasks.rounds.job import Attempt, Job, Work, sizes_to_draw, window_size
 
 COMPARED = 100
 """Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
@@ -63,8 +63,8 @@ class Prepared:
 
     def window(self, seconds: float | None) -> int:
         """The number of rounds to run at once if the last one took so many seconds; see `window_size`."""
-        if self.job.work.algorithm.when.asynchronous:
-            return window_size(self.wanted, seconds, long=True, largest=LARGEST_OF_SERVER)
+        if schedule := self.job.work.schedule:
+            return window_size(self.wanted, seconds, long=True, largest=schedule.largest_window)
         rounds = window_size(self.wanted, seconds, long=self.store.tensors.slow)
         return max(rounds, AT_PLACES) if not self.wanted and self.job.work.partitions.placement.stays else rounds
 
@@ -163,7 +163,7 @@ def prepare(
             "may_go_ahead": not any(plugin.may_end for plugin in plan.plugins),
         }
         attempt = Attempt(full_address(store.address), token, lease.epoch, **given)
-        job = Job(work, attempt, plan.order, shard=store.schema.shard, patience=plan.patience)
+        job = Job(work, attempt, shard=store.schema.shard, patience=plan.patience)
         with synced(store, store.log.read(done)) as syncing:
             run = Prepared(job, store, done, config.window, syncing, plan.sampler)
             if done:

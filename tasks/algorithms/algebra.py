@@ -277,7 +277,7 @@ class Algorithm:
                 raise UsageError(
                     f"{name} of map {type(self.map).__name__} must be a tuple of slots, not {slots!r}"
                 )
-        if self.when.asynchronous and (option := self.map.needs_rounds):
+        if not self.when.together and (option := self.map.needs_rounds):
             raise UsageError(f"{option} needs rounds in which all partitions begin together; leave it out")
         if self.reduce.reorders and (slots := self.map.unit_slots):
             raise UsageError(

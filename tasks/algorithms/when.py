@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 from roundweave.storage.errors import UsageError
-from roundweave.storage.rounds.commits import InFlight
 from roundweave.tasks.algorithms import options as option
 
 
@@ -20,7 +18,12 @@ class Synchronous:
         >>> algorithm = rw.Algorithm(rw.Gradient(), rw.Mean(), rw.Sgd(0.1), rw.Synchronous())
     """
 
-    asynchronous: ClassVar[Literal[False]] = False
+    together: ClassVar[Literal[True]] = True
+    usual_keep: ClassVar[str] = "all"
+
+    def scored_every(self, taking_part: int) -> int:
+        """After how many rounds the state is scored by default."""
+        return 1
 
     def updates(self, taking_part: int) -> int:
         """How many updates a round waits for, of so many partitions that take part."""
@@ -43,7 +46,8 @@ class Asynchronous:
     ([1.0, 1.0, 0.25], [True, False, True])
     """
 
-    asynchronous: ClassVar[Literal[True]] = True
+    together: ClassVar[Literal[False]] = False
+    usual_keep: ClassVar[str] = "updates:10"
     max_staleness: option.MaxStaleness = None
     fetch_every: int = 1
     push_every: int = 1
@@ -59,6 +63,10 @@ class Asynchronous:
                 f"fetch_every {self.fetch_every} is no multiple of push_every {self.push_every}: "
                 "a partition fetches only when it has pushed"
             )
+
+    def scored_every(self, taking_part: int) -> int:
+        """After how many rounds the state is scored by default: after ten updates of each partition at work."""
+        return max(1, 10 * taking_part // self.buffer)
 
     def updates(self, taking_part: int) -> int:
         """How many updates a server round waits for, of so many partitions that take part."""
@@ -103,35 +111,3 @@ class Buffered(Asynchronous):
 When = Synchronous | Asynchronous
 
 SYNCHRONOUS = Synchronous()
-
-
-@dataclass(frozen=True)
-class ServerRound:
-    """What a parameter server does in one round: whose pushes it applies, and which partitions fetch its state.
-
-    A partition that pushed and is not among the `fetching` fetches the state of the round before. One whose next
-    push begins without a fetch keeps its version. A partition that pushed earlier and has not begun its next push
-    may fetch again.
-
-    Where some are drawn, `partitions` are in the order of their pushes, else ascending. Where this says of a
-    partition that pushed what it does next, it is said of the one that was drawn after that push.
-    """
-
-    partitions: tuple[int, ...]
-    fetching: frozenset[int]
-
-
-Draw = Callable[[int, Collection[int]], int] | None
-"""Draws the partition that computes next, from the number of pushes so far and who is in flight.
-
-None: all compute, and the partition that pushed goes on.
-"""
-
-
-class Order(Protocol):
-    """An order in which the pushes of partitions arrive at a parameter server."""
-
-    def rounds(
-        self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight], draw: Draw = None
-    ) -> Iterator[ServerRound]:
-        """Yield the server's rounds from round `first` on; `in_flight` has what each partition has in flight."""

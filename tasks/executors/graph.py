@@ -17,12 +17,12 @@ from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.log import CommitLog
 from roundweave.tasks.executors.base import DEFAULTS, Setting
 from roundweave.tasks.executors.clusters.routing import WITH_EXAMPLES, Key
-from roundweave.tasks.executors.parameter_server.on_dask import DaskServer
 from roundweave.tasks.executors.pool import WorkerPool, on_cluster
 from roundweave.tasks.executors.quorum import QuorumRounds
 from roundweave.tasks.executors.round_tasks import FAN_IN, RoundTasks
 from roundweave.tasks.rounds.evidence.results import RoundResult
 from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.schedule import Schedule
 
 Make = Callable[[RoundTasks, Sequence[int]], list[Key]]
 """Makes the tasks of rounds; returns for each round the key of the last one."""
@@ -36,7 +36,7 @@ class GraphExecutor:
         self.each, self.gather = self.pool.each, self.pool.gather
         self.fan_in = fan_in
         self._some = QuorumRounds(self.pool, fan_in)
-        self._server: DaskServer | None = None
+        self._servers: dict[tuple[str, int], Any] = {}
 
     opened: ClassVar[Any] = classmethod(on_cluster)
 
@@ -50,30 +50,29 @@ class GraphExecutor:
     def compute(self, job: Job, rounds: Sequence[int], losses: int) -> Iterator[Commit]:
         """Yield the commits of rounds, of which the last ones may be missing; see `WorkerPool.despite_losses`."""
         job = job.run_by("graph")
-        if job.work.algorithm.when.asynchronous:
-            return self._serve(job, rounds)
+        if schedule := job.work.schedule:
+            return self._serve(job, rounds, schedule)
         if not job.waits_for_all:
             return self._some.commits(job, rounds)
         return self._submit(RoundTasks.window, job, rounds, losses, job.attempt.open().log)
 
-    def _serve(self, job: Job, rounds: Sequence[int]) -> Iterator[Commit]:
-        """Run asynchronous rounds on a parameter server, which goes on from what was in flight.
+    def _serve(self, job: Job, rounds: Sequence[int], schedule: Schedule) -> Iterator[Commit]:
+        """Run the rounds of a schedule on its server, which goes on from what was in flight.
 
         It is kept for the next window only if this one ends without a loss.
         """
-        server, self._server = self._server, None
-        if server is None or not server.goes_on(job, rounds[0] - 1):
-            server = DaskServer(self.pool, job, rounds[0] - 1)
+        first, token = rounds[0], job.attempt.token
+        server = self._servers.pop((token, first - 1), None) or schedule.by_tasks(self.pool, job, first - 1)
         for commit in server.rounds(rounds[-1]):
             for partition in commit.updates:
                 self.pool.losses.deaths.pop(partition, None)
             yield commit
         if not self.pool.look():  # a short window may end before the first look at the workers
-            self._server = server
+            self._servers = {(token, rounds[-1]): server}
 
     def end(self) -> None:
-        """Drop the parameter server with what is in flight, if there is one."""
-        self._server = None
+        """Drop the server of a schedule with what is in flight, if there is one."""
+        self._servers = {}
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
         """Replay rounds, all at once, and yield the result of each in the given order. Nothing is written."""

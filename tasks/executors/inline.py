@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.base import DEFAULTS, Setting
@@ -15,10 +15,10 @@ from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import load_block, map_and_persist
 from roundweave.tasks.rounds.persistence.outcomes import HELD, read_outcome
+from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.timing import watched
 
 if TYPE_CHECKING:
-    from roundweave.tasks.executors.parameter_server.server import OrderedServer
     from roundweave.tasks.rounds.evidence.results import RoundResult
 
 T = TypeVar("T")
@@ -58,11 +58,11 @@ class InlineExecutor:
         Ends early after a commit that says to stop.
         """
         job = job.run_by(self.name)
-        asynchronous = job.work.algorithm.when.asynchronous
+        rounds = partial(self._arrivals, job.work.schedule) if job.work.schedule else self._rounds
         # If the store is slow, the next round's maps do not wait until a round is stored.
         committer = Committer(job, ahead=job.attempt.open().tensors.slow, held=last)
         with watched(self.setting.worker_timeout):
-            for commit in committer.commits((self._arrivals if asynchronous else self._rounds)(job, first, last)):
+            for commit in committer.commits(rounds(job, first, last)):
                 yield commit
                 if commit.stop:
                     return
@@ -71,22 +71,16 @@ class InlineExecutor:
         engine = Engine(job, self._data, partial(map_and_persist, job))
         return engine.rounds(read_outcome(job, first - 1), last)
 
-    def _arrivals(self, job: Job, first: int, last: int) -> Iterator[Computed]:
-        """Yield the rounds of a parameter server, each computed when it is asked for."""
-        from roundweave.tasks.executors.parameter_server.server import OrderedServer
-        from roundweave.tasks.rounds.persistence.pushes import computed_rounds
-
-        server, self._server = self._server, None
-        if server is None or not server.goes_on(job, first - 1):
-            server = OrderedServer(job, first - 1)
-        for served in server.rounds(self._data(job, first), last):
-            yield from computed_rounds(served.outcomes, served.pushed, served.scores)
-        # It is kept for the next window only now: after a failure the server has lost a push.
-        self._server = server
+    def _arrivals(self, schedule: Schedule, job: Job, first: int, last: int) -> Iterator[Computed]:
+        """Yield the rounds of a schedule, each computed when it is asked for."""
+        server = self._servers.pop((job.attempt.token, first - 1), None) or schedule.here(job, first - 1)
+        yield from server.rounds(self._data(job, first), last)
+        # It is kept for the next window only now: after a failure the server has lost an update.
+        self._servers = {(job.attempt.token, last): server}
 
     def end(self) -> None:
         """Free the examples and the last state. A later window reads them again."""
-        self._data, self._server = BlockData(0), None
+        self._data, self._servers = BlockData(0), {}
         HELD.clear()
         trim_memory()
 
@@ -100,4 +94,4 @@ class InlineExecutor:
                 yield replay_round(job, round, [block])
 
     _data: BlockData
-    _server: OrderedServer | None
+    _servers: dict[tuple[str, int], Any]

@@ -12,7 +12,7 @@ from distributed import Client
 from distributed.scheduler import heartbeat_interval
 
 from roundweave.storage.errors import ClusterError, listed
-from roundweave.tasks.executors.clusters.routing import PUSHES, WITH_EXAMPLES, Task
+from roundweave.tasks.executors.clusters.routing import WITH_EXAMPLES, Task
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, began, census, give_up, on_scheduler
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.timing import Stragglers, Timing, notify
@@ -133,7 +133,7 @@ class Losses:
 def _parts(job: Job | None, keys: Iterable[Any], kinds: Sequence[str]) -> list[tuple[int, int]]:
     """What Dask keys of a job's attempt are about, as (number, partition), for the tasks of some kinds.
 
-    The number is a round; for a ``push`` its own, and for ``data`` the job's `draw`.
+    The number is a round; for ``maps`` that of the first, and for ``data`` the job's `draw`.
     """
     if job is None:
         return []
@@ -144,7 +144,7 @@ def _parts(job: Job | None, keys: Iterable[Any], kinds: Sequence[str]) -> list[t
 
 
 def _lost_line(lost: Lost, job: Job | None) -> str:
-    """The line about a lost worker: why, and which partitions are mapped again in which rounds or pushes."""
+    """The line about a lost worker: why, and which partitions are mapped again in which rounds."""
     why = f"has been silent for {lost.silent:.0f} s and is given up" if lost.silent else "is lost"
     if lost.memory:
         at = "" if lost.partition is None else f" at partition {lost.partition}"
@@ -152,8 +152,8 @@ def _lost_line(lost: Lost, job: Job | None) -> str:
     if not lost.working and not lost.finished:
         return f"worker {lost.worker} {why}; it had no work"
     keys = (*lost.working, *lost.finished)
-    for of, kinds in (("round", ["map"]), ("push", PUSHES)):
-        if again := _parts(job, keys, kinds):
+    for of, kind in (("in round", "map"), ("as number", "maps")):
+        if again := _parts(job, keys, [kind]):
             numbers, partitions = map(listed, zip(*again, strict=True))
-            return f"worker {lost.worker} {why}; mapped again in {of} {numbers}: partition {partitions}"
+            return f"worker {lost.worker} {why}; mapped again {of} {numbers}: partition {partitions}"
     return f"worker {lost.worker} {why}; its work is done again"

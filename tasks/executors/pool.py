@@ -110,8 +110,7 @@ class WorkerPool:
         self, job: Job, first: int, last: int, compute: Way[Commit], most: int = RESUBMISSIONS
     ) -> Iterator[Commit]:
         """Yield the commits of rounds from `first` to `last`, or until one says to stop; see `despite_losses`."""
-        asynchronous = job.work.algorithm.when.asynchronous
-        for commit in self.despite_losses(job, range(first, last + 1), compute, most, by_deaths=asynchronous):
+        for commit in self.despite_losses(job, range(first, last + 1), compute, most):
             yield commit
             if commit.stop:
                 return
@@ -123,13 +122,12 @@ class WorkerPool:
         compute: Way[T],
         most: int = RESUBMISSIONS,
         advice: str = "",
-        by_deaths: bool = False,
     ) -> Iterator[T]:
         """Yield the result of each round of a job. If work is lost, begin again at the first that is not done.
 
         Round 0 is the work before round 1, when there is no job yet. Raises `ClusterError` if work is lost more
-        often than `most`; it names the partitions at which workers died, and gives an `advice`. With `by_deaths` a
-        partition's deaths count, even if other rounds were done between them.
+        often than `most`; it names the partitions at which workers died, and gives an `advice`. With a
+        schedule a partition's deaths count, even if other rounds were done between them.
         """
         self.job, lost = job, self.losses
         losses = lost.out_of_memory = 0
@@ -144,7 +142,8 @@ class WorkerPool:
                 if isinstance(error.__cause__, StoreError):
                     self.reach.ask_again(error.__cause__)
                 else:
-                    losses = max(losses + 1, int(max(lost.deaths.values(), default=0)) if by_deaths else 0)
+                    alone = lost.deaths.values() if job and job.work.schedule else ()
+                    losses = max(losses + 1, int(max(alone, default=0)))
                 if losses > most or (losses == most and isinstance(error, DeadlyWork)):
                     what = f"round {rounds[0]}" if rounds[0] else "work before round 1"
                     kept = f"rounds to {rounds[0] - 1} are kept, `roundweave resume` goes on"

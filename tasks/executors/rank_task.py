@@ -97,11 +97,10 @@ def _rounds(
     job: Job, round: int, group: Group | Alone, data: BlockData, halted: Callable[[], bool]
 ) -> Iterator[Computed]:
     """Yield the rounds after a committed `round`, as this rank computes them."""
-    if job.work.algorithm.when.asynchronous and isinstance(group, Group):
-        from roundweave.tasks.executors.parameter_server.among_ranks import rounds_of_server
-
+    if job.work.schedule and isinstance(group, Group):
+        given = data(job, round + 1), halted, by_tasks
         with meet_peers(group, str(urlparse(get_worker().address).hostname)) as peers:
-            yield from rounds_of_server(job, round, group.rank, peers, data(job, round + 1), halted, by_tasks)
+            yield from job.work.schedule.by_ranks(job, round, group.rank, peers, *given)
         return
     if job.ranks > 1 and isinstance(group, Group):
         yield from job.work.mapper.rounds(job, round, group, data, halted)

@@ -53,7 +53,7 @@ SHORT_SECONDS = 5.0
 """With `auto`, ranks do rounds that take fewer seconds. In longer rounds they would save only a small part."""
 
 TASK_SECONDS, FIRST_MAPS = 0.01, 16
-"""About what a push costs as a task: one rank serves, and does not map, if the others push more often than that.
+"""About what a map costs as a task: one rank serves a schedule, and does not map, if maps end more often.
 
 They are expected to until so many maps are known.
 """
@@ -238,8 +238,8 @@ def _sharing_losses(job: Job) -> int:
 
 
 def _serving(job: Job) -> int:
-    """How many ranks map no block, as a parameter server does not."""
-    return int(job.work.algorithm.when.asynchronous)
+    """How many ranks map no block, as one that serves a schedule does not."""
+    return int(job.work.schedule is not None)
 
 
 def _rank_workers(job: Job, workers: list[str]) -> list[str]:

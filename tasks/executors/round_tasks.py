@@ -126,7 +126,7 @@ class RoundTasks:
     def _folded(self, fold: Callable[..., Any], round: int, results: Sequence[Result]) -> Sequence[Result]:
         """What the reduce of a round gets: the blocks' results, or those of tasks that fold these, if many."""
         rules, number = self.job.work.algorithm, 0
-        if rules.reduce.gathers or rules.when.asynchronous:
+        if rules.reduce.gathers or self.job.work.schedule:
             return results
         for groups in self.job.plan.folds(self.fan_in):
             level, results = results, []

@@ -16,7 +16,6 @@ from roundweave.storage.upkeep.keep import All, Keep
 from roundweave.storage.values.state import State
 from roundweave.tasks.algorithms.algebra import Algorithm, Mixing
 from roundweave.tasks.algorithms.reduces.tree import cover
-from roundweave.tasks.algorithms.when import Order
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.data.splits.split import Asked
@@ -24,6 +23,7 @@ from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.fingerprints import Fingerprint
 from roundweave.tasks.numerics.pinning import derive_seed
 from roundweave.tasks.own_code.code import Code, WithCode
+from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.scorers import Scorer
 
 
@@ -102,8 +102,8 @@ class RoundPlan:
 WINDOW_SECONDS, LONG_SECONDS = 1.0, 10.0
 """Seconds of rounds in a window; the second number is for rounds that take long to be stored."""
 
-LARGEST_WINDOW, LARGEST_OF_SERVER = 50, 1000
-"""The most rounds in a window; a parameter server may have more, as its rounds are not all submitted at once."""
+LARGEST_WINDOW = 50
+"""The most rounds in a window whose rounds are all submitted at once."""
 
 
 def window_size(
@@ -151,7 +151,8 @@ class Work(WithCode):
     `fingerprints` are those of places and of `STORE`, where these may be other machines. `code` is that of the
     algorithm alone, whose classes updates may have. `before` is how many rounds of an earlier run this one goes on
     from: randomness, splits and schedules count them. `quorum` is how many sound updates a round needs.
-    `mixing` says whose networks are averaged where each partition has its own. `scorers` say what rounds score,
+    `mixing` says whose networks are averaged where each partition has its own. `schedule` says who begins when,
+    None if a round's partitions begin together. `scorers` say what rounds score,
     first what is held out.
     """
 
@@ -169,10 +170,11 @@ class Work(WithCode):
     sources: Mapping[str, str] = field(default_factory=dict)
     all_code: tuple[Code, ...] = ()
     mixing: Mixing | None = None
+    schedule: Schedule | None = None
     scorers: tuple[Scorer, ...] = (Scorer(),)
 
     def map_seed(self, number: int, partition: int) -> int:
-        """The seed of a map, from the number of its round, or of its push if the run is asynchronous.
+        """The seed of a map, from the number of its round, or what else its schedule counts.
 
         The reduce of a round has -1 for its `partition`.
         """
@@ -184,13 +186,13 @@ class Work(WithCode):
 
     @property
     def rotating(self) -> bool:
-        """Whether a parameter server's partitions give way to others that are drawn."""
-        return self.partitions.sampler is not None and self.algorithm.when.asynchronous
+        """Whether a schedule's partitions give way to others that are drawn."""
+        return self.partitions.sampler is not None and self.schedule is not None
 
     def asks(self, round: int, present: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
         """The partitions that a round asks, ascending, of those that are `present` if only these may; None: all.
 
-        Of a server these are the first that compute.
+        Of a schedule these are the first that compute.
         """
         return asked_of(self.partitions, self.seed, self.before + (0 if self.rotating else round), present)
 
@@ -283,14 +285,13 @@ class Patience(Protocol):
 class Job:
     """What an executor is given: the work and the attempt.
 
-    `order` is the order in which pushes arrive at a parameter server; None leaves it to the executor. A round maps
-    the partitions in so many `blocks`, `one_by_one` or all at once. The updates of `shard` neighbouring partitions
-    are stored in one file. `patience` is that of its rounds, which without one wait for all.
+    A round maps the partitions in so many `blocks`, `one_by_one` or all at once. The updates of `shard`
+    neighbouring partitions are stored in one file. `patience` is that of its rounds, which without one wait for
+    all.
     """
 
     work: Work
     attempt: Attempt
-    order: Order | None = None
     blocks: int = 1
     one_by_one: bool = False
     shard: int = 1
@@ -329,9 +330,9 @@ class Job:
     def repeatable(self) -> bool:
         """Whether any process that stores can map the rounds after a stored state again, to the same bits.
 
-        Of a parameter server these are mapped from earlier states, too, unless `keep` provides for that.
+        With a schedule these are mapped from earlier states, too, unless `keep` provides for that.
         """
-        begins_together = not self.work.algorithm.when.asynchronous or self.attempt.keep.maps_again
+        begins_together = self.work.schedule is None or self.attempt.keep.maps_again
         return begins_together and self.work.fingerprint is not None and not self.work.partitions.placement.stays
 
     def stores_state(self, round: int) -> bool:
@@ -351,11 +352,6 @@ class Job:
         """Whether an update is stored that is `refused` for this reason: as `keep` says, or for its carry."""
         carried = bool(self.work.algorithm.map.carry) and refused is None
         return carried or self.stores_updates(round)
-
-    def comes_late(self, round: int, version: int) -> bool:
-        """Whether a push that began from a `version` comes after a state that stays to map rounds again from."""
-        keep = self.attempt.keep
-        return keep.maps_again and any(keep.state(each, each) for each in range(version + 1, round))
 
     def run_by(self, executor: str) -> Job:
         """The job with the name of the executor that runs it, which commits record."""

@@ -133,7 +133,7 @@ def map_groups(
 def map_together(work: Work, state: State, number: int, given: Sequence[Given]) -> list[Mapped]:
     """Map some partitions, at most as many as are mapped at once; one whose map raises gets an empty update.
 
-    Their randomness comes from `number`: the round, or the push if the run is asynchronous. If one of several
+    Their randomness comes from `number`: the round, or what else the schedule counts. If one of several
     raises, each is mapped alone, to the same bits.
     """
     try:
@@ -164,7 +164,12 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
 def fold_block(
     work: Work, round: int, nodes: Iterable[tuple[int, int]], updates: Mapping[int, Update | None]
 ) -> Nodes:
-    """Compute nodes of a round's tree from the updates of their partitions, which are None if refused."""
+    """Compute nodes of a round's tree from the updates of their partitions, which are None if refused.
+
+    With a schedule, which folds what has arrived itself, each update is a node as it is.
+    """
+    if work.schedule:
+        return {(partition, partition + 1): update for partition, update in updates.items()}
     with own_code(round, "the reduce"), pinned(work.map_seed(round, -1), work.threads):
         return {node: fold_updates(work.algorithm.reduce, node, updates) for node in nodes}
 

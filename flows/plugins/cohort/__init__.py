@@ -51,11 +51,11 @@ class Cohorts(Plugin):
             raise UsageError("cohort_from present is for partitions of sites; give sites, too")
         if size >= count and not present:
             return plan
-        if when.asynchronous and placed:
+        if not when.together and placed:
             raise UsageError(
                 "a server's cohort reads partitions anywhere: leave out sites, or cohort, cohort_by_size"
             )
-        if when.asynchronous and when.fetch_every > when.push_every:
+        if not when.together and when.fetch_every > when.push_every:
             raise UsageError(
                 f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} "
                 f"steps; give fetch_every {when.push_every}, or leave cohort out"

@@ -35,7 +35,7 @@ class Deadline(Plugin):
 
     def plan(self, plan: Plan) -> Plan:
         """Fill the patience of rounds, which a parameter server has not."""
-        if plan.algorithm.when.asynchronous:
+        if plan.schedule:
             raise UsageError("a parameter server waits for nobody; leave deadline out")
         return plan.fill("deadline", patience=self)
 

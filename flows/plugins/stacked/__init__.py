@@ -24,7 +24,7 @@ class Stacking(Plugin):
 
     def plan(self, plan: Plan) -> Plan:
         """Fill the slot of the mapper."""
-        if plan.algorithm.when.asynchronous:
+        if not plan.algorithm.when.together:
             raise UsageError("stacked needs rounds in which all partitions begin together; leave it out")
         from roundweave.flows.plugins.stacked.replicas import StackedMapper
 

@@ -61,7 +61,7 @@ class Decentralised(Plugin):
         """Say how networks are mixed; all partitions take part in each round, as the state is the mean of all."""
         assert self.topology is not None
         algorithm, topology = plan.algorithm, find_topology(self.topology, plan.config.partitions)
-        if OWN not in algorithm.map.carry or algorithm.when.asynchronous:
+        if OWN not in algorithm.map.carry or not algorithm.when.together:
             raise UsageError("topology needs rounds of partitions that carry networks of their own; choose d_psgd")
         if algorithm.apply != Sgd():
             raise UsageError("with a topology the state is the mean of all networks: leave apply out")

@@ -146,13 +146,13 @@ class Telling(WorkerPlugin):
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Note when a map begins, and print when it has ended."""
-        if not (isinstance(key, tuple) and len(key) == 4 and key[0] in ("map", "push", "pushes")):
+        if not (isinstance(key, tuple) and len(key) == 4 and key[0] in ("map", "maps")):
             return
         if finish == "executing":
             self.began[key] = time.monotonic()
         elif finish in ("memory", "error") and (began := self.began.pop(key, None)) is not None:
             kind, _, number, block = key
-            at = f"round {number}, block {block}" if kind == "map" else f"push {number}, partition {listed(block)}"
+            at = f"round {number}, block {block}" if kind == "map" else f"map {number}, partition {listed(block)}"
             how = "failed" if finish == "error" else "done"
             _say(f"{at}: {how} in {time.monotonic() - began:.1f} s")
 

@@ -11,10 +11,7 @@ from roundweave.tasks.rounds.job import Job
 
 Key = tuple[str, str, int, Any]
 
-PUSHES = ("push", "pushes")
-"""Kinds of tasks that map what partitions push to a parameter server."""
-
-WITH_EXAMPLES = ("data", "map", "score", *PUSHES)
+WITH_EXAMPLES = ("data", "map", "maps", "score")
 """Kinds of tasks that need examples. All other kinds are small, and go first."""
 
 BESIDE_MAPS = (*WITH_EXAMPLES, "state", "frozen")
@@ -28,9 +25,9 @@ class Task(NamedTuple):
     """The parts of a Dask key, which is a plain tuple: `Task(*key)` reads one.
 
     Dask measures durations by `kind`. A key must never be used for two different tasks, so `spread` names the
-    attempt, how often its work was submitted anew, and the number of blocks. In ``push`` and ``pushes``, one map
-    and several for a parameter server, `round` is the number of the first push and `block` the partitions. In
-    ``data``, `round` is the job's `draw`. In ``state`` and ``frozen``, `block` is the resource of a place.
+    attempt, how often its work was submitted anew, and the number of blocks. In ``maps``, those of a schedule,
+    `round` is the number of the first and `block` the partitions. In ``data``, `round` is the job's `draw`. In
+    ``state`` and ``frozen``, `block` is the resource of a place.
     """
 
     kind: str
@@ -44,7 +41,7 @@ class Task(NamedTuple):
 
     def partitions(self, job: Job) -> Sequence[int]:
         """The partitions that the task works on. Its key has the number of blocks that the plan had then."""
-        if self.kind in PUSHES:
+        if self.kind == "maps":
             return tuple(self.block)
         return replace(job, blocks=int(self.spread.rpartition("-")[2])).plan_of(self.round).members(self.block)
 

@@ -6,7 +6,7 @@ another round: rounds are replayed in any order, or all at once. The first diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, TypeVar
@@ -24,24 +24,18 @@ from roundweave.storage.values.digests import (
 )
 from roundweave.storage.values.tensors import Vectors
 from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.rounds.asynchronous.orders import recorded_round
-from roundweave.tasks.rounds.asynchronous.steps import Pushed, recorded_push, rules, serve, server_before
 from roundweave.tasks.rounds.evidence.results import Difference, RoundResult, record_difference, tensor_difference
-from roundweave.tasks.rounds.guard import NOTHING
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import Inputs, persist_and_fold, record_of, recorded_inputs
-from roundweave.tasks.rounds.persistence.outcomes import read_outcome, supply
-from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results, reduce_apply
+from roundweave.tasks.rounds.persistence.outcomes import read_outcome, reduce_recorded, supply
+from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, fold_results
 
 T = TypeVar("T")
 
 Tensors = Mapping[str, torch.Tensor]
 
-Replayed = BlockResult | tuple[Pushed, ...] | RoundResult
-"""A block's updates, mapped again: nodes of the tree over partitions, or their pushes to a parameter server.
-
-Or the result of the round, where the replay has ended already.
-"""
+Replayed = BlockResult | RoundResult
+"""A block's updates, mapped again; or the result of the round, where the replay has ended already."""
 
 
 class Differs(Exception):
@@ -102,14 +96,15 @@ def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
     Whether a map raises may depend on the machine, so maps that raised are taken from the record.
     """
     before, stored = _recorded(job, round)
-    among = _of_block(job, stored, block) if stored.server else job.plan_of(round).members(block)
-    partitions = [partition for partition in among if partition in stored.updates.keys() - _raised(stored)]
+    partitions = [p for p in _of_block(job, stored, block) if p in stored.updates.keys() - _raised(stored)]
     read, fetched = partial(_carry, job), partial(read_outcome, job)
     return recorded_inputs(job, before, stored, partitions, read, lambda version: fetched(version).state)
 
 
-def _of_block(job: Job, stored: Commit, block: int) -> list[int]:
-    """The partitions of a block whose pushes a parameter server's round took, in the order of the record."""
+def _of_block(job: Job, stored: Commit, block: int) -> Sequence[int]:
+    """The partitions of a block that a stored round asked; of a schedule's round those that it took in."""
+    if job.work.schedule is None:
+        return job.plan_of(stored.round).members(block)
     return [partition for partition in stored.updates if job.plan.block_of(partition) == block]
 
 
@@ -119,41 +114,25 @@ def _mapped(job: Job, inputs: Iterable[Inputs], data: BlockExamples) -> Iterator
 
 @ending
 def compare_block(job: Job, round: int, block_mapped: Iterable[Mapped], block: int) -> Replayed:
-    """Compare updates with the stored ones, and fold them, or make them pushes to a parameter server."""
+    """Compare updates with the stored ones, and fold them, or leave them as they are for a schedule."""
     stored = job.attempt.open().log.read(round)
-    if stored.server is not None:
-        return _pushed(job, stored, {mapped.partition: mapped for mapped in block_mapped}, block)
 
     def compared(round: int, mapped: Mapped) -> Callable[[], UpdateRecord]:
-        record = _record_of(mapped, stored)
+        record = _record_of(job, mapped, stored)
         _compare_update(job, mapped, record, stored)
         return lambda: record
 
     result = persist_and_fold(job, round, block, block_mapped, compared)
-    members = job.plan_of(round).members(block)
+    members = _of_block(job, stored, block)
     records = {p: replace(stored.updates[p], match=None) for p in _raised(stored) if p in members}
     return replace(result, records={**records, **result.records})
 
 
-def _pushed(job: Job, stored: Commit, mapped: Mapping[int, Mapped], block: int) -> tuple[Pushed, ...]:
-    """What a block's partitions pushed in a round of a parameter server, compared with what is stored."""
-    pushed = list[Pushed]()
-    for partition in _of_block(job, stored, block):
-        recorded = stored.updates[partition]
-        if partition not in mapped:
-            pushed.append(recorded_push(job.work, partition, recorded, NOTHING))
-            continue
-        record, arrival = _record_of(mapped[partition], stored), recorded.arrival
-        stale = rules(job.work).refusal(arrival.staleness) if arrival else None
-        _compare_update(job, mapped[partition], replace(record, refused=record.refused or stale), stored)
-        pushed.append(Pushed(partition, mapped[partition].update.received(), record, code=job.work.code))
-    return tuple(pushed)
-
-
-def _record_of(mapped: Mapped, commit: Commit) -> UpdateRecord:
+def _record_of(job: Job, mapped: Mapped, commit: Commit) -> UpdateRecord:
     """The record of an update, with a digest if the commit has one to compare it with."""
-    stored = commit.updates.get(mapped.partition)
-    return record_of(mapped, stored is None or bool(stored.digest))
+    stored, schedule = commit.updates.get(mapped.partition), job.work.schedule
+    record = record_of(mapped, stored is None or bool(stored.digest))
+    return schedule.judged(job.work, record, stored) if schedule and stored else record
 
 
 @ending
@@ -166,12 +145,8 @@ def fold_again(job: Job, round: int, blocks: list[Replayed]) -> Replayed:
 def replay_round(job: Job, round: int, blocks: list[Replayed]) -> RoundResult:
     """Reduce and apply a round's blocks again, and compare with the commit."""
     before, stored = _recorded(job, round)
-    if stored.server is None:
-        after = reduce_apply(job.work, before, [block for block in blocks if isinstance(block, BlockResult)])
-    else:
-        recorded = recorded_round(server_before(job.work, before.server), stored)
-        pushed = {each.partition: each for block in blocks if isinstance(block, tuple) for each in block}
-        after = serve(job.work, before, recorded, [pushed[partition] for partition in recorded.partitions])
+    results = [block for block in blocks if isinstance(block, BlockResult)]
+    after = reduce_recorded(job.work, before, stored, results)
     _compare_outcome(job, after, stored)
     return RoundResult(round, raised=_raised(stored))
 

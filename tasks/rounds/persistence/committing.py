@@ -177,10 +177,11 @@ def stores_state(job: Job, round: int, needed: object) -> bool:
 
 def _late(job: Job, after: Outcome) -> tuple[int, ...]:
     """The partitions of a server's round whose updates are stored, as they could not be mapped again."""
-    round, records = after.state.round, after.records.items()
-    if not after.server or job.stores_updates(round):
+    round, keep = after.state.round, job.attempt.keep
+    if not (after.server and keep.maps_again) or job.stores_updates(round):
         return ()
-    return tuple(p for p, r in records if not r.refused and r.arrival and job.comes_late(round, r.arrival.version))
+    began = {p: r.arrival.version for p, r in after.records.items() if r.arrival and not r.refused}
+    return tuple(p for p, since in began.items() if any(keep.state(n, n) for n in range(since + 1, round)))
 
 
 def _stored(job: Job, after: Outcome, partition: int) -> bool:
@@ -228,7 +229,7 @@ Open = Callable[[], RoundStore]
 def own_params(work: Work, open_store: Open, after: Outcome) -> Callable[[int], Vectors] | None:
     """Gives the parameters of each partition's network after a round, (element,) by dtype; None if it has none.
 
-    They are those of the state, but for what the partition carries of a network of its own. A parameter server's
+    They are those of the state, but for what the partition carries of a network of its own. With a schedule
     partitions have none, as what they carry is stored only with their round. Raises `UsageError` for a slot of
     a layer that is not there.
     """
@@ -245,4 +246,4 @@ def own_params(work: Work, open_store: Open, after: Outcome) -> Callable[[int], 
                 views(specs, params)[name].copy_(views(specs, vectors)[name])
         return params
 
-    return read if slots and not work.algorithm.when.asynchronous else None
+    return read if slots and not work.schedule else None

@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from roundweave.storage.errors import StoreDamaged
 from roundweave.storage.places.base import beside
-from roundweave.storage.rounds.commits import Commit, InFlight, UpdateRecord
+from roundweave.storage.rounds.commits import Commit, UpdateRecord
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.values.digests import update_digest
 from roundweave.storage.values.state import State, Update
@@ -164,8 +163,8 @@ def map_block(
 ) -> Iterator[Mapped]:
     """Map a block's partitions from a state, as many at once as the mapper does.
 
-    `data` are the examples of the partitions that take part, and `carry` gives what each carries. `number` is that
-    of a push to a parameter server. Needs no store.
+    `data` are the examples of the partitions that take part, and `carry` gives what each carries. `number` is what
+    the schedule counts. Needs no store.
     """
     for place in {job.work.partitions.placement.label(partition) for partition in data}:
         check_machine(job, place)
@@ -183,7 +182,8 @@ def persist_and_fold(
 ) -> BlockResult:
     """Store the updates of a block's partitions, refuse those that are unsound, and fold the others.
 
-    Updates are stored where the job keeps them; then refused ones of the right shape are, too.
+    Updates are stored where the job keeps them; then refused ones of the right shape are, too. A
+    schedule gets them as they are.
     """
     updates: dict[int, Update | None] = {}
     records: dict[int, Callable[[], UpdateRecord]] = {}
@@ -205,7 +205,7 @@ def map_again(job: Job, state: State, given: Given, number: int | None) -> Mappe
 
 @dataclass(frozen=True)
 class Inputs:
-    """What some partitions were mapped from: a state, what each carries, and the `number` of a push."""
+    """What some partitions were mapped from: a state, what each carries, and a schedule's `number`."""
 
     state: State
     partitions: Sequence[int]
@@ -224,28 +224,17 @@ class Inputs:
 
 
 def recorded_inputs(
-    job: Job,
-    before: Outcome,
-    commit: Commit,
-    partitions: Sequence[int],
-    read: Read,
-    version: Callable[[int], State],
+    job: Job, before: Outcome, commit: Commit, among: Sequence[int], read: Read, version: Callable[[int], State]
 ) -> Iterator[Inputs]:
-    """What some partitions of a committed round were mapped from, by the outcome before it.
+    """What those `among` the partitions of a committed round were mapped from, by the outcome before it.
 
-    `version` gives the state after a round, from which a push to a parameter server began.
+    `version` gives the state after a round, from which an update of a schedule began.
     """
-    if commit.server is None:
-        yield Inputs(before.state, partitions, exchanging(job.work, before, read))
-        return
-    from roundweave.tasks.rounds.asynchronous.steps import carried
-
-    for partition in partitions:
-        if (arrival := commit.updates[partition].arrival) is None:
-            raise StoreDamaged(f"round {commit.round} has no record of how the push of {partition} arrived")
-        carry = read(before.carry_from.get(partition), partition)
-        own = carried(job.work, InFlight(arrival.push, arrival.version), carry)
-        yield Inputs(version(arrival.version), [partition], {partition: own}.__getitem__, arrival.push)
+    carry = exchanging(job.work, before, read)
+    if job.work.schedule:
+        yield from job.work.schedule.inputs(job, commit, among, carry, version)
+    else:
+        yield Inputs(before.state, among, carry)
 
 
 def check_machine(job: Job, at: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -42,8 +42,8 @@ class Reached:
     """A committed round whose outcome is read or computed again, and what the next rounds need.
 
     `carries` has what partitions carried away since the last stored state, vectors (element,) by slot. `versions`
-    are states that work in flight of a parameter server began from, by round. `contents` are all that the round
-    gave; only the last round that was computed again has them.
+    are states that work in flight of a schedule began from, by round. `contents` are all that the round gave;
+    only the last round that was computed again has them.
     """
 
     outcome: Outcome
@@ -178,7 +178,7 @@ def mapped_again(store: RoundStore, commit: Commit) -> list[int]:
 
 
 def _version(work: Work, store: RoundStore, before: Reached, version: int) -> State:
-    """The state after a round, from which a push to a parameter server began."""
+    """The state after a round, from which an update of a schedule began."""
     if version == before.outcome.state.round:
         return before.outcome.state
     return before.versions.get(version) or outcome_of(work, store, version).state
@@ -203,13 +203,12 @@ def reduce_again(
         p: replace(record, refused=record.refused or (LEFT_OUT if p in without else None), match=None)
         for p, record in commit.updates.items()
     }
-    if commit.server is None:
-        accepted = {p: None if record.refused else updates[p] for p, record in records.items()}
-        nodes = fold_block(work, before.state.round + 1, [(0, work.partitions.split.partitions)], accepted)
-        return reduce_apply(work, before, [BlockResult(nodes, records, work.code)])
-    from roundweave.tasks.rounds.asynchronous.orders import recorded_round
-    from roundweave.tasks.rounds.asynchronous.steps import recorded_push, serve, server_before
+    accepted = {p: None if record.refused else updates[p] for p, record in records.items()}
+    nodes = fold_block(work, commit.round, [(0, work.partitions.split.partitions)], accepted)
+    return reduce_recorded(work, before, commit, [BlockResult(nodes, records, work.code)])
 
-    taken_in = recorded_round(server_before(work, before.server), commit)
-    pushed = [recorded_push(work, p, records[p], updates[p]) for p in taken_in.partitions]
-    return serve(work, before, taken_in, pushed)
+
+def reduce_recorded(work: Work, before: Outcome, commit: Commit, blocks: Sequence[BlockResult]) -> Outcome:
+    """The outcome of a recorded round again, from that of the round before and the results of all blocks."""
+    served: Outcome | None = work.schedule.reduce(work, before, commit, blocks) if work.schedule else None
+    return served or reduce_apply(work, before, blocks)

@@ -20,10 +20,10 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from roundweave.flows.plugins.parameter_server.arrivals import OrderedServer
 from roundweave.storage.rounds.commits import UpdateRecord
 from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.executors.inline import InlineExecutor
-from roundweave.tasks.executors.parameter_server.server import OrderedServer
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import score_outcome
 from roundweave.tasks.rounds.persistence.mapping import load_block

@@ -14,11 +14,11 @@ class Fills(rw.Plugin):
     option: str
 
     def plan(self, plan):
-        return plan.fill(self.option, mixing=None, order=None)
+        return plan.fill(self.option, mixing=None, schedule=None)
 
 
 def test_a_slot_is_filled_once_and_a_second_option_is_refused_beside_the_first() -> None:
-    assert plan(night(), [Fills(option="one")]).filled == {"mixing": "one", "order": "one"}
+    assert plan(night(), [Fills(option="one")]).filled == {"mixing": "one", "schedule": "one"}
     with pytest.raises(rw.UsageError, match=r"^two and one both decide the mixing; leave one of them out$"):
         plan(night(), [Fills(option="one"), Fills(option="two")])
 

@@ -20,9 +20,9 @@ from roundweave.tasks.executors.clusters.reaching import Mark
 from roundweave.tasks.executors.clusters.workers import offers
 from roundweave.tasks.executors.graph import GraphExecutor
 from roundweave.tasks.executors.ranks import RanksExecutor
+from tests.flows.plugins.parameter_server.proving import mapped_by
 from tests.machines import hidden_from
 from tests.tasks.executors.deeds import MEET, Bare, bare, identities, lines
-from tests.tasks.executors.parameter_server.proving import mapped_by
 
 HANDS_ON = (
     r"worker tcp://\S+ does not reach the store \(\S+/runs is another folder there, or none\): others store for it"

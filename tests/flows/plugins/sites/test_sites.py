@@ -12,6 +12,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import plan
 from roundweave.flows.plugins.cohort.sampler import Cohort
+from roundweave.flows.plugins.parameter_server.steps import make_pushes
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight
@@ -20,7 +21,6 @@ from roundweave.tasks.data.loading import Partition
 from roundweave.tasks.data.partitions import forget_examples
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.rounds.job import Attempt, Job, asked_of
-from roundweave.tasks.rounds.persistence.pushes import make_pushes
 from roundweave.tasks.rounds.steps import Outcome
 
 SOURCE = """

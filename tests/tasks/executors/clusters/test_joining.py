@@ -114,11 +114,11 @@ def test_a_scheduler_of_another_dask_is_one_line(start: Start, tmp_path: Path) -
 def test_it_tells_how_maps_and_pushes_end_and_of_no_other_task(capsys) -> None:
     telling = Telling()
     telling.setup(None)
-    for key in (("map", "run", 3, 1), ("pushes", "run", 7, (2, 3)), ("score", "run", 3, 1), "other"):
-        for start, finish in (("ready", "executing"), ("executing", "error" if "pushes" in key else "memory")):
+    for key in (("map", "run", 3, 1), ("maps", "run", 7, (2, 3)), ("score", "run", 3, 1), "other"):
+        for start, finish in (("ready", "executing"), ("executing", "error" if "maps" in key else "memory")):
             telling.transition(key, start, finish)
     lines = [line[9:].split(" in ")[0] for line in capsys.readouterr().out.splitlines()]
-    assert lines == ["round 3, block 1: done", "push 7, partition 2 to 3: failed"]
+    assert lines == ["round 3, block 1: done", "map 7, partition 2 to 3: failed"]
 
 
 def test_a_limit_of_memory_is_a_size_or_a_fraction() -> None:

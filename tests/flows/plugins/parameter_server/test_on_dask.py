@@ -10,15 +10,15 @@ import pytest
 
 import roundweave as rw
 from roundweave.flows.planning.plan import plan
+from roundweave.flows.plugins.parameter_server import on_dask
+from roundweave.flows.plugins.parameter_server.steps import commit_server_rounds
 from roundweave.flows.training.job import prepare
 from roundweave.storage.errors import ClusterError, RoundFailed
 from roundweave.tasks.executors.clusters import workers
 from roundweave.tasks.executors.graph import GraphExecutor
-from roundweave.tasks.executors.parameter_server import on_dask
-from roundweave.tasks.rounds.persistence.pushes import commit_server_rounds
+from tests.flows.plugins.parameter_server.proving import RUNS, SMALL
 from tests.rows import but_first
 from tests.tasks.executors.deeds import KILL, until
-from tests.tasks.executors.parameter_server.proving import RUNS, SMALL
 
 ROUNDS = 12
 
@@ -90,7 +90,7 @@ def test_killed_workers_cost_what_was_in_hand(train, client, deeds, do, proven, 
     fields = deeds | RUNS[name] | {"rounds": 16}
     run = train(GraphExecutor(client), 8, **fields, name="there")
     assert run.done == 16
-    assert "is lost; mapped again in push " in caplog.text
+    assert "is lost; mapped again as number " in caplog.text
     proven(run, **fields)
 
 

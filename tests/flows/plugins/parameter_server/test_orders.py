@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundweave.flows.plugins.cohort.sampler import Cohort
+from roundweave.flows.plugins.parameter_server.orders import Recorded, Seeded, ServerRound, next_in_flight
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.commits import InFlight, ServerRecord
-from roundweave.tasks.algorithms.when import Asynchronous, ServerRound
-from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded, next_in_flight, standing
+from roundweave.tasks.algorithms.when import Asynchronous
 from tests.rows import but_first
 
 Followed = tuple[list[ServerRound], list[Mapping[int, InFlight]]]
@@ -22,7 +22,7 @@ Followed = tuple[list[ServerRound], list[Mapping[int, InFlight]]]
 
 def follow(order: Seeded, when: Asynchronous, partitions: int, rounds: int) -> Followed:
     """The first rounds_taken, and what partitions have in hand before each."""
-    server = standing(None, range(partitions))
+    server = ServerRecord(dict.fromkeys(range(partitions), InFlight()))
     rounds_taken, in_flight = [], []
     for round, taken_in in enumerate(islice(order.rounds(when, 1, server.in_flight), rounds), start=1):
         rounds_taken.append(taken_in)
@@ -47,7 +47,7 @@ def test_a_run_that_goes_on_from_any_round_goes_on_in_the_same_order(partitions,
 @given(seed=st.integers(0, 2**31), speeds=st.lists(st.floats(0.2, 5.0), min_size=1, max_size=5))
 def test_partitions_take_shares_of_their_speeds(seed: int, speeds: list[float]) -> None:
     """A push takes 1 / speed on the mean, and never more than 1.5 times that nor less than half of it."""
-    in_flight = standing(None, range(len(speeds))).in_flight
+    in_flight = dict.fromkeys(range(len(speeds)), InFlight())
     rounds_taken = Seeded(seed, tuple(speeds)).rounds(Asynchronous(), 1, in_flight)
     arrived = Counter(taken_in.partitions[0] for taken_in in islice(rounds_taken, 600))
     for partition, speed in enumerate(speeds):
@@ -75,13 +75,13 @@ def test_a_recorded_order_is_the_one_that_was_recorded(train, options) -> None:
 def test_a_recorded_order_ends_where_its_run_does(train) -> None:
     fields = {"model": "logistic", "partitions": 2, "rounds": 3}
     run = train(algorithm="async_sgd", **fields)
-    recorded = Recorded(run.address).rounds(Asynchronous(), 1, standing(None, range(2)).in_flight)
+    recorded = Recorded(run.address).rounds(Asynchronous(), 1, dict.fromkeys(range(2), InFlight()))
     assert len(list(islice(recorded, 3))) == 3
     with pytest.raises(UsageError, match=r"has no order beyond round 3; give fewer --rounds"):
         next(recorded)
     waited = train(algorithm="sync_sgd", **fields)
     with pytest.raises(UsageError, match="has no order of arrival: its rounds waited for all partitions"):
-        next(Recorded(waited.address).rounds(Asynchronous(), 1, standing(None, range(2)).in_flight))
+        next(Recorded(waited.address).rounds(Asynchronous(), 1, dict.fromkeys(range(2), InFlight())))
 
 
 def shares(seed: int, cohort: int, partitions: int, speeds, buffer: int, rounds: int) -> Counter[int]:
@@ -91,7 +91,7 @@ def shares(seed: int, cohort: int, partitions: int, speeds, buffer: int, rounds:
         return Cohort(cohort).draw_next(seed, pushes, range(partitions), busy)
 
     when = Asynchronous(buffer=buffer)
-    server = standing(None, Cohort(cohort).draw(seed, 0, range(partitions)))
+    server = ServerRecord(dict.fromkeys(Cohort(cohort).draw(seed, 0, range(partitions)), InFlight()))
     taken = islice(Seeded(seed, speeds).rounds(when, 1, server.in_flight, draw), rounds)
     counts = Counter[int]()
     for round, taken_in in enumerate(taken, start=1):

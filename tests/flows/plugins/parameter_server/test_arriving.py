@@ -8,8 +8,8 @@ import pytest
 
 from roundweave import TrainConfig, UsageError
 from roundweave.flows.planning.plan import plan
+from roundweave.flows.plugins.parameter_server.orders import Recorded, Seeded
 from roundweave.storage.places.base import full_address
-from roundweave.tasks.rounds.asynchronous.orders import Recorded, Seeded
 
 SERVER = {"algorithm": "async_sgd", "model": "logistic", "executor": "inline"}
 
@@ -32,7 +32,8 @@ def test_what_is_left_to_the_algorithm_is_recorded(fields: dict[str, Any], every
 
 def test_an_order_is_seeded_or_recorded_or_left_to_the_workers(train) -> None:
     def order(**fields: object) -> object:
-        return plan(TrainConfig(**SERVER | fields)).order
+        schedule = plan(TrainConfig(**SERVER | fields)).schedule
+        return schedule.order if schedule else None
 
     run = train(algorithm="async_sgd", model="logistic", rounds=2, name="first")
     assert order(seed=3) == order(seed=3, order="seeded") == Seeded(3)

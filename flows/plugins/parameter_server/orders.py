@@ -8,14 +8,49 @@ update or a state.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import StoreDamaged, UsageError
 from roundweave.storage.rounds.commits import Commit, InFlight, ServerRecord
 from roundweave.storage.rounds.store import RoundStore
-from roundweave.tasks.algorithms.when import Asynchronous, Draw, Order, ServerRound
+from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.numerics.pinning import derive_seed
+
+
+@dataclass(frozen=True)
+class ServerRound:
+    """What a parameter server does in one round: whose pushes it applies, and which partitions fetch its state.
+
+    A partition that pushed and is not among the `fetching` fetches the state of the round before. One whose next
+    push begins without a fetch keeps its version. A partition that pushed earlier and has not begun its next push
+    may fetch again.
+
+    With a cohort, `partitions` are in the order of their pushes, else ascending. Where this says of a partition
+    that pushed what it does next, it is said of the one that was drawn after that push.
+    """
+
+    partitions: tuple[int, ...]
+    fetching: frozenset[int]
+
+
+Draw = Callable[[int, Collection[int]], int] | None
+"""Draws the partition of a cohort that computes next, from the number of pushes so far and who is in flight.
+
+None: there is no cohort, and the partition that pushed goes on.
+"""
+
+
+Begun = Mapping[int, InFlight]
+"""What each partition has in flight, by partition."""
+
+
+class Order(Protocol):
+    """An order in which the pushes of partitions arrive at a parameter server."""
+
+    def rounds(self, when: Asynchronous, first: int, in_flight: Begun, draw: Draw = None) -> Iterator[ServerRound]:
+        """Yield the server's rounds from round `first` on; `in_flight` has what each partition has in flight."""
 
 
 @dataclass
@@ -65,14 +100,6 @@ def hand_over(in_flight: dict[int, InFlight], partition: int, pushes: int, draw:
     return following
 
 
-def standing(recorded: ServerRecord | None, partitions: Iterable[int]) -> ServerRecord:
-    """The server's record in a commit; where there is none, `partitions` are in flight from the initial state.
-
-    `recorded` is None before the first round.
-    """
-    return recorded or ServerRecord({partition: InFlight() for partition in partitions})
-
-
 def next_push(when: Asynchronous, before: InFlight, version: int, steps: int = 0) -> InFlight:
     """What a partition has in flight after a push: from this version if it is time to fetch, else from the last.
 
@@ -106,7 +133,8 @@ def recorded_round(before: ServerRecord, commit: Commit) -> ServerRound:
 
     `before` is the server's record in the commit of the round before.
     """
-    assert commit.server is not None
+    if commit.server is None:
+        raise StoreDamaged(f"round {commit.round} has no record of its server; restore it")
     earlier, in_flight = before.in_flight, commit.server.in_flight
     fetching = {p for p, now in in_flight.items() if now.version == commit.round and earlier.get(p) != now}
     return ServerRound(tuple(commit.updates), frozenset(fetching))
@@ -127,9 +155,7 @@ class Seeded(Order):
     seed: int
     speeds: tuple[float, ...] = ()
 
-    def rounds(
-        self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight], draw: Draw = None
-    ) -> Iterator[ServerRound]:
+    def rounds(self, when: Asynchronous, first: int, in_flight: Begun, draw: Draw = None) -> Iterator[ServerRound]:
         """Yield the rounds of a server, without end."""
         ledger, pause = Ledger(when, first - 1, dict(in_flight), draw), draw and self._pause(len(in_flight))
         coming = [(self._end(partition, item.push, pause), partition) for partition, item in in_flight.items()]
@@ -186,15 +212,13 @@ class Recorded(Order):
 
     address: str
 
-    def rounds(
-        self, when: Asynchronous, first: int, in_flight: Mapping[int, InFlight], draw: Draw = None
-    ) -> Iterator[ServerRound]:
+    def rounds(self, when: Asynchronous, first: int, in_flight: Begun, draw: Draw = None) -> Iterator[ServerRound]:
         """Yield the recorded rounds from `first` on.
 
         Raises `UsageError` if the run was not asynchronous, or if a round is asked for that it does not have.
         """
         store = RoundStore(self.address)
-        before = standing(store.log.read(first - 1).server, in_flight)
+        before = store.log.read(first - 1).server or ServerRecord(in_flight)
         for round in range(first, (store.newest or 0) + 1):
             commit = store.log.read(round)
             if commit.server is None:

@@ -8,29 +8,17 @@ given. Else they arrive when workers are ready: on Dask (see `on_dask`) results 
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from roundweave.flows.plugins.parameter_server import orders, steps
+from roundweave.flows.plugins.parameter_server.orders import Ledger, ServerRound
+from roundweave.flows.plugins.parameter_server.steps import Ref, Served
 from roundweave.storage.rounds.commits import InFlight
-from roundweave.tasks.algorithms.when import ServerRound
-from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.numerics.pinning import generators_kept
-from roundweave.tasks.rounds.asynchronous.orders import Ledger, Seeded, next_push
-from roundweave.tasks.rounds.asynchronous.steps import drawing, rules, server_before
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import Again, read_carry
-from roundweave.tasks.rounds.persistence.pushes import (
-    Ref,
-    make_pushes,
-    newest,
-    read_version,
-    score_version,
-    serve_rounds,
-)
 
 Result = Any
 """The result of a task: its value, or what stands for it until it is there."""
@@ -51,19 +39,6 @@ MOST_UNCOMMITTED = 64
 """How many rounds may wait to be committed. Their states and updates stay in memory."""
 
 
-@dataclass(frozen=True)
-class Served:
-    """Rounds that the server computed in one task.
-
-    `outcomes` is the result with the outcome of each, `pushed` says where the pushes of each are, and `scores` are
-    the results with the tallies of each block, for the last round, if it is scored.
-    """
-
-    outcomes: Result
-    pushed: list[list[Ref]]
-    scores: list[Result]
-
-
 class ParameterServer:
     """A parameter server from a committed round on; `round` is the last that it has computed.
 
@@ -75,7 +50,7 @@ class ParameterServer:
     def __init__(self, job: Job, round: int, submit: Submit, again: Again = operator.call) -> None:
         self.job = job
         self.again = again
-        self.when = rules(job.work)
+        self.when = steps.rules(job.work)
         self.round = round
         self._submit = submit
         self.data: Sequence[Any] = ()
@@ -96,13 +71,13 @@ class ParameterServer:
         commit = store.log.read(self.round)
         self.carry_from = commit.carry_from
         self.settle(arrived)
-        for partition, item in server_before(self.job.work, commit.server).in_flight.items():
+        for partition, item in steps.server_before(self.job.work, commit.server).in_flight.items():
             if partition not in self.maps and partition not in arrived:
                 self.in_flight[partition] = item
                 self._before.pop(partition, None)
         idle = self.in_flight.keys() - self.maps.keys()
         for version in {self.round, *(self.in_flight[partition].version for partition in idle)}:
-            self._versions[version] = self._submit("read", version, None, read_version, version)
+            self._versions[version] = self._submit("read", version, None, steps.read_version, version)
 
     def settle(self, arrived: Collection[int] = ()) -> None:
         """Forget the committed pushes of partitions that sit out. The store has what they carry."""
@@ -114,8 +89,8 @@ class ParameterServer:
         self._versions = {version: self._versions[version] for version in needed}
         carry = {p: self._before.get(p) or self._stored_carry(p) for p in partitions}
         due = [[p, item := self.in_flight[p], self._versions[item.version], carry[p]] for p in partitions]
-        kind, number = "push" if len(partitions) == 1 else "pushes", self.in_flight[partitions[0]].push
-        pushed = self._submit(kind, number, tuple(partitions), make_pushes, self.data[block], due, self.again)
+        number, given = self.in_flight[partitions[0]].push, (self.data[block], due, self.again)
+        pushed = self._submit("maps", number, tuple(partitions), steps.make_pushes, *given)
         self.maps |= {partition: [pushed, place] for place, partition in enumerate(partitions)}
         return pushed
 
@@ -137,23 +112,23 @@ class ParameterServer:
         """Compute the next rounds, which apply these pushes, in one task, and score the last if it is to be."""
         before, last = self._versions[self.round], self.round + len(rounds)
         submit = self._submit
-        outcomes = after = submit("serve", last, None, serve_rounds, before, rounds, pushed)
+        outcomes = after = submit("serve", last, None, steps.serve_rounds, before, rounds, pushed)
         if len(rounds) > 1:
-            after = submit("version", last, None, newest, outcomes)
+            after = submit("version", last, None, steps.newest, outcomes)
         self._versions[last] = after
         scored = enumerate(self.data) if self.job.attempt.scored(last) else ()
-        scores = [submit("score", last, block, score_version, after, examples) for block, examples in scored]
+        scores = [submit("score", last, block, steps.score_version, after, examples) for block, examples in scored]
         self.round = last
         return Served(outcomes, pushed, scores)
 
 
-class ArrivingServer(ABC):
+class ArrivingServer:
     """An asynchronous run from a committed round on, in the order in which pushes arrive."""
 
     def __init__(self, job: Job, round: int, submit: Submit, again: Again = operator.call) -> None:
         self.job = job
         self._server = ParameterServer(job, round, submit, again)
-        self._ledger = Ledger(self._server.when, round, self._server.in_flight, drawing(job.work))
+        self._ledger = Ledger(self._server.when, round, self._server.in_flight, steps.drawing(job.work))
         self._blocks: dict[int, int] = {}  # of each partition that computes
         self._arrived: deque[int] = deque()
         self._waiting: list[int] = []  # their push waits, as the open round has one of theirs
@@ -161,9 +136,10 @@ class ArrivingServer(ABC):
         self._idle: dict[int, None] = {}  # partitions that are to map next and have not begun, in order
         self._uncommitted: list[Served] = []
 
-    @abstractmethod
     def _begin(self, partitions: Iterable[int]) -> None:
-        """Have the maps of partitions begin."""
+        """Have the maps of partitions begin, each on its own."""
+        for partition in partitions:
+            self._server.begin([partition], self._blocks[partition])
 
     def _is_short(self, partition: int) -> bool:
         """Whether the maps of a partition are known to be short."""
@@ -214,7 +190,7 @@ class ArrivingServer(ABC):
         for partition in begin:
             del self._idle[partition]
             item = self._server.in_flight[partition]
-            self._server.in_flight[partition] = next_push(self._server.when, item, self._server.round)
+            self._server.in_flight[partition] = orders.next_push(self._server.when, item, self._server.round)
         self._begin(begin)
         return bool(closed)
 
@@ -228,34 +204,3 @@ class ArrivingServer(ABC):
         maps, blocks = self._server.maps.items(), self._blocks
         under_way = {id(task) for p, (task, _) in maps if blocks[p] == blocks[partition]}
         return len(under_way) < AHEAD
-
-
-class OrderedServer:
-    """A parameter server in this process, with the order of a job. A partition is mapped when its push is due.
-
-    So what is in flight at the end of a run was never computed.
-    """
-
-    def __init__(self, job: Job, round: int) -> None:
-        self._token = job.attempt.token
-        self._server = ParameterServer(job, round, lambda _kind, _number, _at, run, *given: run(job, *given))
-        self._server.read_committed()
-        order = job.order or Seeded(job.work.seed)
-        self._rounds = order.rounds(self._server.when, round + 1, self._server.in_flight, drawing(job.work))
-
-    def goes_on(self, job: Job, round: int) -> bool:
-        """Whether this server runs this job, and has computed its rounds up to `round`."""
-        return self._token == job.attempt.token and self._server.round == round
-
-    def rounds(self, data: BlockExamples, last: int) -> Iterator[Served]:
-        """Yield each round up to `last`. `data` are the examples of all partitions."""
-        self._server.data = [data]
-        self._server.settle()
-        for taken_in in islice(self._rounds, last - self._server.round):
-            with generators_kept():
-                for partition in taken_in.partitions:
-                    self._server.begin([partition])
-                served = self._server.serve([taken_in], [list(map(self._server.take, taken_in.partitions))])
-            self._server.in_flight = dict(served.outcomes[-1].server.in_flight)
-            self._server.carry_from = served.outcomes[-1].carry_from
-            yield served

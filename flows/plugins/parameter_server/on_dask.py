@@ -16,17 +16,15 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from distributed import Future
-
+from roundweave.flows.plugins.parameter_server.server import ArrivingServer, Result
+from roundweave.flows.plugins.parameter_server.steps import commit_server_rounds
 from roundweave.storage.errors import RoundweaveError
 from roundweave.storage.rounds.commits import Commit
 from roundweave.tasks.executors.clusters.calls import elsewhere, run_step, step_aside
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, Idleness, LostWork, finished
-from roundweave.tasks.executors.parameter_server.server import ArrivingServer
 from roundweave.tasks.executors.pool import WorkerPool
 from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.mapping import load_and_persist
-from roundweave.tasks.rounds.persistence.pushes import commit_server_rounds
 
 SHORT_SECONDS = 0.02
 """Maps that take fewer seconds are short: those of one worker become one task, as a task costs some milliseconds.
@@ -45,23 +43,18 @@ class DaskServer(ArrivingServer):
     """
 
     def __init__(self, pool: WorkerPool, job: Job, round: int) -> None:
-        again = (
-            operator.call if pool.routing.apart else elsewhere
-        )  # where examples stay, a map that raised is tried there
+        # Where examples stay, a map that raised is tried there.
+        again = operator.call if pool.routing.apart else elsewhere
         super().__init__(pool.spread(job), round, self._submit, again)
         self.pool = pool
         self.committed = round
         self._homes = [pool.home(block) for block in range(self.job.blocks)]
         self._home = self._homes[0]  # the worker that the server's own tasks prefer
-        self._done: SimpleQueue[tuple[Future[Any], Sequence[int]]] = SimpleQueue()
-        self._committing: Future[Any] | None = None
+        self._done: SimpleQueue[tuple[Result, Sequence[int]]] = SimpleQueue()
+        self._committing: Result | None = None
         self._seconds: dict[int, float] = {}
         self._idleness = Idleness(pool.client)
         self._looked = time.monotonic()
-
-    def goes_on(self, job: Job, round: int) -> bool:
-        """Whether this server runs this job, and has yielded its commits up to `round`."""
-        return self.job.attempt.token == job.attempt.token and self.committed == round
 
     def rounds(self, last: int) -> Iterator[Commit]:
         """Compute the rounds up to `last`, and yield each commit as it is made.
@@ -107,9 +100,7 @@ class DaskServer(ArrivingServer):
             finally:  # what no worker has begun must not begin beside other work: it would commit other pushes
                 self._committing.release()
 
-    def _submit(
-        self, kind: str, number: int, at: Any, function: Callable[..., Any], *arguments: Any
-    ) -> Future[Any]:
+    def _submit(self, kind: str, number: int, at: Any, function: Callable[..., Any], *arguments: Any) -> Result:
         """Submit a task as `Submit` says."""
         block = self._blocks[at[0]] if isinstance(at, tuple) else at
         place = self._home if block is None else self._homes[block]
@@ -147,11 +138,11 @@ class DaskServer(ArrivingServer):
         scored = (at for at, each in enumerate(self._uncommitted) if at and each.scores)
         end = next(scored, len(self._uncommitted))
         batch, self._uncommitted = self._uncommitted[:end], self._uncommitted[end:]
-        served = [[each.outcomes, each.pushed, each.scores] for each in batch]
+        served = [*map(list, batch)]  # in which Dask finds what stands for values
         self._committing = self._submit("commit", self.committed + 1, None, commit_server_rounds, served, last)
         self._committing.add_done_callback(partial(self._notify, ()))
 
-    def _notify(self, arrived: Sequence[int], future: Future[Any]) -> None:
+    def _notify(self, arrived: Sequence[int], future: Result) -> None:
         """Called by Dask when the pushes of partitions have arrived, or, with none, when rounds are committed."""
         self._done.put((future, arrived))
 

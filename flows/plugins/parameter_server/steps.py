@@ -1,26 +1,55 @@
-"""The steps of an asynchronous round as pure functions: a partition's map, and how the server applies its push."""
+"""The steps of a server's rounds: a partition's map, how the server applies what arrived, and its commits.
+
+Those before `make_pushes` are pure functions; from there on they read a store, and write to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+from roundweave.flows.plugins.parameter_server.orders import Draw, ServerRound, next_in_flight
 from roundweave.storage.errors import RoundFailed
-from roundweave.storage.rounds.commits import Arrival, InFlight, ServerRecord, UpdateRecord
+from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, ServerRecord, UpdateRecord
 from roundweave.storage.values.state import Update
-from roundweave.storage.values.tensors import Vectors
-from roundweave.tasks.algorithms.when import Asynchronous, Draw, ServerRound
+from roundweave.storage.values.tensors import Vectors, tensor_bytes
+from roundweave.tasks.algorithms.when import Asynchronous
+from roundweave.tasks.data.loading import BlockExamples
 from roundweave.tasks.numerics.pieces import accumulator
 from roundweave.tasks.own_code.code import Code, WithCode
-from roundweave.tasks.rounds.asynchronous.orders import next_in_flight, standing
 from roundweave.tasks.rounds.guard import NOTHING
-from roundweave.tasks.rounds.job import Work, sizes_to_draw
-from roundweave.tasks.rounds.steps import (
-    BlockResult,
-    Outcome,
-    fold_block,
-    reduce_apply,
-)
+from roundweave.tasks.rounds.job import STORE, Job, Work, sizes_to_draw
+from roundweave.tasks.rounds.persistence.apart import with_bytes
+from roundweave.tasks.rounds.persistence.committing import Computed, commit_round, score_outcome
+from roundweave.tasks.rounds.persistence.mapping import Again, check_machine, map_twice, record_of
+from roundweave.tasks.rounds.persistence.outcomes import read_outcome
+from roundweave.tasks.rounds.scoring import Tally
+from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
+
+Ref = list[Any]
+"""Where a push is, ``[result, place]``: the result of its task is a list of pushes, `place` the index in it."""
+
+Version = Sequence[Outcome]
+"""The outcomes of rounds computed together, of which the last is the version that maps fetch."""
+
+Due = tuple[int, InFlight, Version, Ref | Mapping[str, Vectors]]
+"""A map to run: the partition, what is in flight of it, the version that it fetched, and what it carries.
+
+That is in its push before; or it was read from the store, vectors (element,) by slot.
+"""
+
+
+class Served(NamedTuple):
+    """Rounds that the server computed in one task.
+
+    `outcomes` is the result with the outcome of each, `pushed` says where the pushes of each are, and `scores` are
+    the results with the tallies of each block, for the last round, if it is scored.
+    """
+
+    outcomes: Any
+    pushed: Sequence[Sequence[Ref]]
+    scores: Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -54,7 +83,7 @@ def recorded_push(work: Work, partition: int, record: UpdateRecord, update: Upda
 def rules(work: Work) -> Asynchronous:
     """The asynchronous settings of some work; only for work whose `when` is `Asynchronous`."""
     when = work.algorithm.when
-    assert when.asynchronous
+    assert not when.together
     return when
 
 
@@ -67,8 +96,12 @@ def drawing(work: Work) -> Draw:
 
 
 def server_before(work: Work, recorded: ServerRecord | None) -> ServerRecord:
-    """The server's record in the commit before a round; see `standing`. Raises `RoundFailed` for an odd one."""
-    server = recorded or standing(None, work.asks(0) or range(work.partitions.split.partitions))
+    """The server's record in the commit before a round; before round 1 all are in flight from the initial state.
+
+    Raises `RoundFailed` for an odd one.
+    """
+    begun = work.asks(0) or range(work.partitions.split.partitions)
+    server = recorded or ServerRecord({partition: InFlight() for partition in begun})
     if len(server.in_flight) != work.partitions.taking_part:
         raise RoundFailed(f"the server's record has {len(server.in_flight)} partitions in flight; restore it")
     return server
@@ -100,7 +133,7 @@ def serve(work: Work, before: Outcome, taken_in: ServerRound, pushed: Sequence[P
         if records[each.partition].refused is None
     }
     if accepted:
-        nodes = fold_block(work, round, [(0, work.partitions.split.partitions)], accepted)
+        nodes = fold_block(replace(work, schedule=None), round, [(0, work.partitions.split.partitions)], accepted)
         applied = reduce_apply(work, before, [BlockResult(nodes, records)])
         records |= applied.records
     else:  # the state stays as it was before
@@ -185,3 +218,82 @@ def _after(
     steps = server.steps + changed
     in_flight = next_in_flight(rules(work), server, taken_in, round, steps, drawing(work))
     return ServerRecord(in_flight, steps, tuple(sorted(unsound)))
+
+
+def make_pushes(job: Job, data: BlockExamples, dues: Sequence[Due], again: Again) -> list[Pushed]:
+    """Map partitions of one block, one after the other, and return their pushes.
+
+    `data` are the examples of all partitions of the block. If a map raises, `again` runs it once more. The updates
+    are not stored here, because their rounds are known only once they arrive at the server.
+    """
+    return [_make_push(job, data, due, again) for due in dues]
+
+
+def _make_push(job: Job, data: BlockExamples, due: Due, again: Again) -> Pushed:
+    partition, in_flight, fetched, before = due
+    state, carry = fetched[-1].state, before if isinstance(before, Mapping) else at(before).carry
+    given = {partition: carried(job.work, in_flight, carry)}
+    examples = {partition: data[partition]}
+    [mapped] = map_twice(job, state, examples, given.__getitem__, again, in_flight.push)
+    if job.work.partitions.placement.stays:
+        mapped = with_bytes(mapped, tensor_bytes(state) + tensor_bytes(carry))
+    began, own = (in_flight.push, in_flight.version), Update({}, carry=given[partition])
+    # Whether it is stored depends on the round that takes it. If it may not be, its digest is computed there.
+    record = record_of(mapped, not job.attempt.keep.maps_again)
+    return Pushed(partition, mapped.update.to_send(), record, own, began, job.work.code)
+
+
+def at(ref: Ref) -> Pushed:
+    pushed: Pushed = ref[0][ref[1]]
+    return pushed
+
+
+def pushes_at(refs: Sequence[Ref]) -> list[Pushed]:
+    return [replace(each, update=each.update.received()) for each in map(at, refs)]
+
+
+def serve_rounds(
+    job: Job, before: Version, rounds_taken: Sequence[ServerRound], pushed: Sequence[Sequence[Ref]]
+) -> Version:
+    """The outcomes of the server's next rounds, from the pushes that each of them applies."""
+    check_machine(job, STORE)
+    outcomes = [before[-1]]
+    for taken_in, refs in zip(rounds_taken, pushed, strict=True):
+        outcomes.append(serve(job.work, outcomes[-1], taken_in, pushes_at(refs)))
+    return outcomes[1:]
+
+
+def newest(job: Job, outcomes: Version) -> Version:
+    """The last outcome. It is a task of its own, so that its reader does not get the earlier outcomes, too."""
+    return outcomes[-1:]
+
+
+def read_version(job: Job, round: int) -> Version:
+    """The version after a committed round, from the store."""
+    return [read_outcome(job, round)]
+
+
+def score_version(job: Job, version: Version, data: BlockExamples) -> Sequence[Tally]:
+    """The tallies of a block's partitions for a version."""
+    return score_outcome(job, version[-1], data)
+
+
+def commit_server_rounds(job: Job, served: Sequence[Served], last: int) -> list[Commit]:
+    """Commit rounds as the server computed them. Ends early after a commit that says to stop.
+
+    `last` is the last round of the window.
+    """
+    commits: list[Commit] = []
+    for computed in (each for together in served for each in computed_rounds(Served(*together))):
+        previous, closing = commits[-1] if commits else None, computed.outcome.state.round == last
+        commits.append(commit_round(job, computed, previous, closing))
+        if commits[-1].stop:
+            break
+    return commits
+
+
+def computed_rounds(served: Served) -> Iterator[Computed]:
+    """Yield rounds that the server computed together."""
+    for outcome, refs in zip(served.outcomes, served.pushed, strict=True):
+        updates = {push.partition: push.update for push in pushes_at(refs)}
+        yield Computed(outcome, served.scores if outcome is served.outcomes[-1] else (), updates=updates)

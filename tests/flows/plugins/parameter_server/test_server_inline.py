@@ -19,9 +19,9 @@ from roundweave.storage.rounds.store import RoundStore
 from roundweave.tasks.algorithms.maps.gradient import Downpour
 from roundweave.tasks.executors.inline import InlineExecutor
 from roundweave.tasks.numerics.pinning import derive_seed
+from tests.flows.plugins.parameter_server.proving import RUNS, SMALL
 from tests.rows import but_first
 from tests.tasks.executors.deeds import NAN, identities
-from tests.tasks.executors.parameter_server.proving import RUNS, SMALL
 
 ROUNDS = 14
 SPEEDS = {"speeds": (1, 0.3, 2, 0.7)}

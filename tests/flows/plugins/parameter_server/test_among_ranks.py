@@ -6,9 +6,9 @@ import pytest
 
 from roundweave.tasks.executors.clusters.connecting import connect
 from roundweave.tasks.executors.ranks import AutoExecutor, RanksExecutor
+from tests.flows.plugins.parameter_server.proving import RUNS, SMALL, mapped_by
 from tests.rows import but_first
 from tests.tasks.executors.deeds import KILL, executors, foreign, lines, refused
-from tests.tasks.executors.parameter_server.proving import RUNS, SMALL, mapped_by
 
 
 @pytest.mark.thorough

@@ -6,20 +6,20 @@ The first rank applies one push after the other as they arrive, while another th
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty
 from typing import Any
 
+from roundweave.flows.plugins.parameter_server import steps
+from roundweave.flows.plugins.parameter_server.server import ArrivingServer, Result
 from roundweave.storage.values.state import Update
 from roundweave.tasks.data.loading import BlockExamples
-from roundweave.tasks.executors.parameter_server.server import ArrivingServer, Result, Served
 from roundweave.tasks.process_group.channels import Broken
 from roundweave.tasks.process_group.group import LOOK_SECONDS
 from roundweave.tasks.process_group.peers import Peers
 from roundweave.tasks.rounds.job import Job
-from roundweave.tasks.rounds.persistence import pushes
 from roundweave.tasks.rounds.persistence.apart import read_frozen, score_apart, state_to_map
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import Again
@@ -44,7 +44,7 @@ def rounds_of_server(
         else:
             partition, in_flight, before = push
             due = partition, in_flight, [Outcome(replace(state, frozen=frozen))], before.carry
-            peers.send(0, pushes.make_pushes(job, data, [due], again))
+            peers.send(0, steps.make_pushes(job, data, [due], again))
 
 
 class RankServer(ArrivingServer):
@@ -66,7 +66,7 @@ class RankServer(ArrivingServer):
                 pass
             while self._uncommitted and self._scored(self._uncommitted[0]):
                 served = self._uncommitted.pop(0)
-                for computed in pushes.computed_rounds(served.outcomes, served.pushed, served.scores):
+                for computed in steps.computed_rounds(served):
                     yield computed
                     self._settle(computed.outcome)
             with suppress(Empty):
@@ -84,13 +84,13 @@ class RankServer(ArrivingServer):
 
     def _submit(self, kind: str, number: int, at: Any, function: Callable[..., Any], *arguments: Any) -> Result:
         """Run a task here; maps and scores by the rank that has the examples, whose answer is filled in later."""
-        if kind not in ("push", "score"):
+        if kind not in ("maps", "score"):
             return function(self.job, *arguments)
         if kind == "score":
             block, version, push, partitions = at, arguments[0], None, ()
         else:
             _, [(partition, in_flight, version, before)], _ = arguments
-            carry = before if isinstance(before, Mapping) else pushes.at(before).carry
+            carry = before if isinstance(before, Mapping) else steps.at(before).carry
             block, push, partitions = self._blocks[partition], (partition, in_flight, Update({}, carry=carry)), at
         answer: list[Any] = []
         self._asked[block + 1].append((answer, partitions))
@@ -104,11 +104,7 @@ class RankServer(ArrivingServer):
         answer += value
         self._arrived += partitions
 
-    def _begin(self, partitions: Iterable[int]) -> None:
-        for partition in partitions:
-            self._server.begin([partition], self._blocks[partition])
-
-    def _scored(self, served: Served) -> bool:
+    def _scored(self, served: steps.Served) -> bool:
         """Whether the scores of some rounds are there, if they have any."""
         awaited = {id(answer) for asked in self._asked.values() for answer, _ in asked}
         return awaited.isdisjoint(map(id, served.scores))

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from roundweave import Algorithm, Apply, Mean, Partitions, Sgd, Split, State, Update
+from roundweave.flows.plugins.parameter_server.orders import ServerRound
+from roundweave.flows.plugins.parameter_server.steps import Pushed, serve
 from roundweave.storage.errors import RoundFailed
 from roundweave.storage.rounds.commits import Arrival, InFlight, UpdateRecord
 from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
-from roundweave.tasks.algorithms.when import Asynchronous, ServerRound
+from roundweave.tasks.algorithms.when import Asynchronous
 from roundweave.tasks.data.sources.images import Digits
 from roundweave.tasks.networks.objective import ModelSpec, Objective
-from roundweave.tasks.rounds.asynchronous.steps import Pushed, serve
 from roundweave.tasks.rounds.job import Work
 from roundweave.tasks.rounds.steps import Outcome
 

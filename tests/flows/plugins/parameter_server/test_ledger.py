@@ -7,9 +7,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roundweave.flows.plugins.parameter_server.orders import (
+    Ledger,
+    ServerRound,
+    next_in_flight,
+    recorded_round,
+)
 from roundweave.storage.rounds.commits import Arrival, Commit, InFlight, ServerRecord, UpdateRecord
-from roundweave.tasks.algorithms.when import Asynchronous, ServerRound
-from roundweave.tasks.rounds.asynchronous.orders import Ledger, next_in_flight, recorded_round, standing
+from roundweave.tasks.algorithms.when import Asynchronous
 
 Choices = st.lists(st.integers(0, 10**6), max_size=200)
 
@@ -91,7 +96,7 @@ def histories(draw: st.DrawFn) -> tuple[Asynchronous, int, list[tuple[ServerRoun
 def test_a_record_gives_back_what_was_taken_in(history) -> None:
     """But for those who were to fetch before a push that begins without: of them there is nothing to tell."""
     when, partitions, rounds = history
-    server = standing(None, range(partitions))
+    server = ServerRecord(dict.fromkeys(range(partitions), InFlight()))
     for round, (taken_in, took) in enumerate(rounds, start=1):
         steps = server.steps + took
         after = ServerRecord(next_in_flight(when, server, taken_in, round, steps), steps)

@@ -1,1 +1,0 @@
-"""Asynchronous rounds: in which order updates arrive at a parameter server, and how it applies each of them."""
