@@ -94,7 +94,7 @@ def mistakes_as(
         raise convert(error) from error
 
 
-def validated(form: type[Form], text: str | bytes) -> Form:
+def parse(form: type[Form], text: str | bytes) -> Form:
     """The object of this class that a JSON text describes exactly; raises `ValueError`, which names the member."""
     try:
         value: Form = _adapter(form).validate_json(text, strict=True)  # type: ignore[arg-type] # it is hashable
@@ -115,9 +115,9 @@ def from_toml(text: str) -> dict[str, Any]:
     return values
 
 
-def _parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
+def _parsed(load: Callable[[Any], Any], text: str | bytes) -> Any:
     try:
-        value = parse(text)
+        value = load(text)
     except RecursionError as error:
         raise ValueError(f"it is nested deeper than {DEEPEST} levels") from error
     level = [value]

@@ -62,21 +62,21 @@ def plan_again(run: StoredRun, config: OfRun, **changes: Any) -> Plan:
     """The plan of a stored run's rounds, as recorded but for changes; raises `RoundweaveError`."""
     training = recorded_training(run, config, **changes)
     forget_examples()  # that may have been read before their files changed
-    planned = plan_rounds(training, run)
+    plan = plan_rounds(training, run)
     if isinstance(config.data, tuple):  # each partition's data are named, and read here
-        planned = replace(planned, placement=ANYWHERE, partitions=replace(planned.partitions, placement=ANYWHERE))
-    sampler = planned.partitions.sampler
+        plan = replace(plan, placement=ANYWHERE, partitions=replace(plan.partitions, placement=ANYWHERE))
+    sampler = plan.partitions.sampler
     if not isinstance(sampler, Asked):
-        return planned
+        return plan
     before = training.recombined.before if training.recombined else 0
     commits = (run.round(number).commit for number in run.committed)
     rounds = {before + each.round: tuple(sorted({*each.updates, *each.absent})) for each in commits}
-    return replace(planned, partitions=replace(planned.partitions, sampler=replace(sampler, rounds=rounds)))
+    return replace(plan, partitions=replace(plan.partitions, sampler=replace(sampler, rounds=rounds)))
 
 
 @contextmanager
 def described_again(plan: Plan, config: OfRun) -> Iterator[tuple[Described, Executor]]:
-    """A planned run's rounds with what their examples decide, and an executor that only reads its store."""
+    """The rounds of a plan with what their examples decide, and an executor that only reads its store."""
     here = describe_here(plan)
     assert plan.run is not None
     with started(config, plan.placement, full_address(plan.run.address)) as executor:

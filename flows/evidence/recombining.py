@@ -79,13 +79,13 @@ def recombine(config: RecombineConfig) -> Recombination:
     if config.name and is_run(address := run_address(config.root, config.name)):
         raise UsageError(f"{address} exists already; keep the round under another name")
     rounds = _rounds(run, config)
-    planned = plan_again(run, config, **_with_parts(run, config))
-    _check_without(run, rounds, config.without, planned.config.quorum)
+    plan = plan_again(run, config, **_with_parts(run, config))
+    _check_without(run, rounds, config.without, plan.config.quorum)
     states = all(run.absent.has_state(number - before) for number in rounds for before in (0, 1))
     whole = states and all(map(run.absent.has_update, rounds))
     # What is not stored is computed again with the recorded parts.
     as_recorded = None if whole or not config.recorded() else plan_again(run, config)
-    with described_again(planned, config) as (described, executor):
+    with described_again(plan, config) as (described, executor):
         work = described.work
         check_examples(run, described.description.recorded)
         recorded = describe(as_recorded, executor.gather).work if as_recorded else work

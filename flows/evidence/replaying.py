@@ -130,8 +130,8 @@ def replay(config: ReplayConfig) -> Replay:
     """
     stored = open_stored(config.run, config.root)
     rounds = _chosen(config, stored)
-    planned = plan_again(stored, config)
-    with bar_of_rounds(len(rounds)), described_again(planned, config) as (described, executor):
+    plan = plan_again(stored, config)
+    with bar_of_rounds(len(rounds)), described_again(plan, config) as (described, executor):
         replayed = _replayed(stored, rounds, described, executor)
     named = config.rounds != "all" and config.sample is None
     if replayed.lacking and (named or not replayed.replayed):

@@ -17,7 +17,7 @@ from roundweave.flows.planning.completing import scored_alone
 from roundweave.flows.planning.describing import may_own_loss, objective_for
 from roundweave.flows.serving.ahead import started
 from roundweave.storage.errors import DataError, ModelError, NotARun, UsageError, failing_as
-from roundweave.storage.parsing import validated
+from roundweave.storage.parsing import parse
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.rounds.store import RoundStore
@@ -112,7 +112,7 @@ def _on_other(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Score 
     Raises `DataError` if they are not like those that the run was trained on, as partitions must be.
     """
     with failing_as(lambda error: NotARun(f"{run.address}: its record of the data is damaged: {error}")):
-        known = validated(Description, json.dumps(run.attributes["data"]))
+        known = parse(Description, json.dumps(run.attributes["data"]))
     assert config.data is not None
     planned = plan_again(run, config, data=run.config["data"])
     training = planned.config

@@ -164,17 +164,17 @@ def plan_run(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = ope
     """
     forget_examples()  # this process may have trained before on a file that was written anew
     config, run = find(config, more)
-    planned = plan_rounds(config, run, opened)
-    beside = [plugin for plugin in active_plugins(planned.config) if not plugin.decides]
-    planned = _with_plugins(planned, [*beside, *more])
+    plan = plan_rounds(config, run, opened)
+    beside = [plugin for plugin in active_plugins(plan.config) if not plugin.decides]
+    plan = _with_plugins(plan, [*beside, *more])
     if run is None:
-        return planned
-    check_same_experiment(run, planned.config)
+        return plan
+    check_same_experiment(run, plan.config)
     best = run.config.get("best")
     if config.best not in (None, best):
         raise UsageError(f"{run.name} goes by best = {best}, not {config.best}; leave it out, or name another")
-    config = planned.config.model_copy(update={"best": best})
-    return replace(planned, config=config, checks=(*planned.checks, partial(_check_examples, run)))
+    config = plan.config.model_copy(update={"best": best})
+    return replace(plan, config=config, checks=(*plan.checks, partial(_check_examples, run)))
 
 
 def _check_examples(run: StoredRun, described: Any) -> None:
@@ -185,8 +185,7 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     """Plan the rounds of a configuration: of a new run, or of a stored one, to train or to compute them again.
 
     The weights that a new run begins with are found, in a run that is `opened` by a function, and the plugins that
-    decide bits take part. Raises
-    `RoundweaveError` as `plan` does.
+    decide bits take part. Raises `RoundweaveError` as `plan` does.
     """
     config = complete(config, run is None, opened)
     algorithm = config.algorithm.build()
@@ -194,52 +193,50 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     begun = config.start_from.meaning if isinstance(config.start_from, Start) else NO_NAMES
     partitions = deal(config, config.dtype, begun)
     when = algorithm.when
-    planned = Plan(config, run, algorithm, partitions, Keep.of(config.keep or when.usual_keep))
+    plan = Plan(config, run, algorithm, partitions, Keep.of(config.keep or when.usual_keep))
     if config.keep not in (None, when.usual_keep):
-        planned = planned.fill("keep", keep=planned.keep)
-    planned = _with_plugins(planned, [plugin for plugin in active_plugins(config) if plugin.decides])
-    planned.mapper.check_map(planned.algorithm.map)
-    if not (planned.schedule or when.together):
+        plan = plan.fill("keep", keep=plan.keep)
+    plan = _with_plugins(plan, [plugin for plugin in active_plugins(config) if plugin.decides])
+    plan.mapper.check_map(plan.algorithm.map)
+    if not (plan.schedule or when.together):
         raise UsageError("updates of this algorithm arrive one by one, and no plugin here schedules that")
-    config = planned.config
-    every = config.evaluate_every or when.scored_every(planned.partitions.taking_part)
+    config = plan.config
+    every = config.evaluate_every or when.scored_every(plan.partitions.taking_part)
     defaults = {"evaluate_every": every, "keep": config.keep or when.usual_keep}
-    planned = replace(planned, config=config.model_copy(update=defaults))
+    plan = replace(plan, config=config.model_copy(update=defaults))
     recorded: list[str] = run.attributes.get("decided_by", []) if run else []
-    if run and (lacking := [place for place in recorded if place not in planned.decided_by]):
+    if run and (lacking := [place for place in recorded if place not in plan.decided_by]):
         raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
-    return planned
+    return plan
 
 
-def _with_plugins(planned: Plan, plugins: Sequence[Any]) -> Plan:
+def _with_plugins(plan: Plan, plugins: Sequence[Any]) -> Plan:
     for plugin in plugins:
-        before, planned = planned, through(planned, [plugin], "plan")
-        changed = [part for part in DECIDING if getattr(planned, part) != getattr(before, part)]
+        before, plan = plan, through(plan, [plugin], "plan")
+        changed = [part for part in DECIDING if getattr(plan, part) != getattr(before, part)]
         if changed and not plugin.decides:
             raise UsageError(f"plugin {plugin.label()} changes the {changed[0]} of a run; give it decides = True")
-    sampler, most = planned.sampler, planned.partitions.split.partitions
+    sampler, most = plan.sampler, plan.partitions.split.partitions
     size = getattr(sampler, "size", None)
     if sampler and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
-        raise UsageError(f"{planned.filled['sampler']}: {sampler!r} is no rw.Sampler whose size is 1 to {most}")
+        raise UsageError(f"{plan.filled['sampler']}: {sampler!r} is no rw.Sampler whose size is 1 to {most}")
     here = sampler is not None and sampler.draw_next is None  # and no other process asks it
-    if here and planned.schedule:
-        option = planned.filled["sampler"]
+    if here and plan.schedule:
+        option = plan.filled["sampler"]
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
-    config = planned.config
-    if planned.keep.maps_again and (planned.placement.stays or config.mixed_hardware):
-        stay = f"examples stay at their {planned.placement.kind}s"
-        why = stay if planned.placement.stays else "machines may give other bits"
-        raise UsageError(
-            f"keep {planned.keep} maps rounds again in any process, and {why}; give states or every:k"
-        )
+    config = plan.config
+    if plan.keep.maps_again and (plan.placement.stays or config.mixed_hardware):
+        stay = f"examples stay at their {plan.placement.kind}s"
+        why = stay if plan.placement.stays else "machines may give other bits"
+        raise UsageError(f"keep {plan.keep} maps rounds again in any process, and {why}; give states or every:k")
     asked = Asked(sampler.size, {}, sampler.by_size) if sampler and here else sampler
-    partitions = replace(planned.partitions, sampler=asked, placement=planned.placement)
+    partitions = replace(plan.partitions, sampler=asked, placement=plan.placement)
     if (quorum := config.quorum) > (count := partitions.taking_part):
         raise UsageError(f"quorum {quorum} is more than the {count} partitions of a round")
-    if (buffer := planned.algorithm.when.updates(count)) > count:
-        more = f"a larger {planned.filled['sampler']}" if sampler else "more partitions"
+    if (buffer := plan.algorithm.when.updates(count)) > count:
+        more = f"a larger {plan.filled['sampler']}" if sampler else "more partitions"
         raise UsageError(
             f"a buffer of {buffer} is never full: {count} partitions have one update each in it; give a "
             f"smaller buffer or {more}"
         )
-    return replace(planned, plugins=(*planned.plugins, *plugins), partitions=partitions)
+    return replace(plan, plugins=(*plan.plugins, *plugins), partitions=partitions)

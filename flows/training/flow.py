@@ -42,10 +42,10 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
 
 def _train(config: TrainConfig) -> Run:
     with in_time(config.timeout):
-        planned = plan_run(config, opened=open_run)
-        described = describe_here(planned)
-        with started(planned.config, planned.placement) as executor:
-            return train_rounds(planned, described, executor)
+        plan = plan_run(config, opened=open_run)
+        described = describe_here(plan)
+        with started(plan.config, plan.placement) as executor:
+            return train_rounds(plan, described, executor)
 
 
 def as_flow(config: TrainConfig, function: Callable[[], Run]) -> Run | State[None]:

@@ -68,18 +68,18 @@ def train(config: TrainConfig, bar: bool = True, plugins: Sequence[Plugin] = ())
 
 def _run_flow(plugins: Sequence[Plugin], config: TrainConfig) -> Run:
     try:
-        planned = plan_run(config, plugins, open_run)
-        described = describe_here(planned)
+        plan = plan_run(config, plugins, open_run)
+        described = describe_here(plan)
     except Skipped as skipped:
         notify_skip(str(skipped))
         return Run(skipped.address, config.root)
     try:
-        with ahead(planned.config, planned.placement) as executor:
-            train = partial(train_rounds, planned, described, executor)
-            follow(partial(_as_flow_run, planned.config), train)
+        with ahead(plan.config, plan.placement) as executor:
+            train = partial(train_rounds, plan, described, executor)
+            follow(partial(_as_flow_run, plan.config), train)
     except Skipped as skipped:  # which the flow run has said
         return Run(skipped.address, config.root)
-    return Run(planned.address, config.root)
+    return Run(plan.address, config.root)
 
 
 def _as_flow_run(config: TrainConfig, function: Callable[[], Any]) -> Any:

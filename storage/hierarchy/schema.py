@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from roundweave.storage.parsing import EXACTLY, MOST_PARTITIONS, validated
+from roundweave.storage.parsing import EXACTLY, MOST_PARTITIONS, parse
 from roundweave.storage.values.state import OBSERVED, Layout, Rows, json_rows
 from roundweave.storage.values.tensors import RAW, Specs, TensorSpec, specs_bytes, vector_sizes
 
@@ -249,7 +249,7 @@ class Schema:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
         """Rebuild a schema from what `to_json` gave; raises `ValueError` for anything else."""
-        return validated(cls, json.dumps(value))
+        return parse(cls, json.dumps(value))
 
 
 def number_array(path: str, rows: int) -> ArraySpec:

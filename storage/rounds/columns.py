@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from roundweave.storage.errors import StoreDamaged, cut
-from roundweave.storage.parsing import Count, mistakes_as, validated
+from roundweave.storage.parsing import Count, mistakes_as, parse
 from roundweave.storage.places.base import Place
 from roundweave.storage.values.hashing import bytes_digest
 
@@ -128,7 +128,7 @@ def read_columns(place: Place, attributes: Mapping[str, Any]) -> ColumnsRecord |
     with mistakes_as(lambda error: StoreDamaged(f"{place}/{KEY}: {error}; restore the file from a copy")):
         if content is None or bytes_digest(content) != digest:
             raise ValueError("it is not what was written")
-        return validated(ColumnsRecord, bytes(content))
+        return parse(ColumnsRecord, bytes(content))
 
 
 def drifted(before: Mapping[str, Column], after: Mapping[str, Column]) -> list[ColumnDrift]:

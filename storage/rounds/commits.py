@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.hierarchy.zarr_format import NAME
-from roundweave.storage.parsing import EXACTLY, Count, Partition, Round, Time, mistakes_as, validated
+from roundweave.storage.parsing import EXACTLY, Count, Partition, Round, Time, mistakes_as, parse
 from roundweave.storage.places.base import Place
 from roundweave.storage.values.digests import LARGEST_SEALED, read_sealed, sealed, unsealed
 
@@ -250,7 +250,7 @@ class Commit:
     @classmethod
     def from_json(cls, text: str) -> Commit:
         """The record of a JSON text that `to_json` gave; raises `ValueError` for anything else."""
-        return validated(cls, text)
+        return parse(cls, text)
 
 
 METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")
@@ -390,5 +390,5 @@ def _has_form(section: Section) -> bool:
     """Whether the content of a section that the project itself reads has that section's form."""
     form = FORMS.get(section.name)
     with suppress(ValueError):
-        return form is None or bool(validated(form, json.dumps(section.content)))
+        return form is None or bool(parse(form, json.dumps(section.content)))
     return False

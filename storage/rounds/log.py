@@ -13,7 +13,7 @@ from itertools import groupby
 from roundweave.storage.errors import NotARun, PlaceError, RoundMissing, StoreDamaged, StoreError, WriterFenced
 from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.hierarchy.zarr_format import LARGEST
-from roundweave.storage.parsing import mistakes_as, validated
+from roundweave.storage.parsing import mistakes_as, parse
 from roundweave.storage.places.base import Place, together
 from roundweave.storage.rounds import packs
 from roundweave.storage.rounds.commits import Commit, check_columns, check_names
@@ -202,7 +202,7 @@ class CommitLog:
             return None
         with suppress(ValueError):
             if link := self._sealed(first, line):
-                columns = validated(dict[str, list[float]], link.text)
+                columns = parse(dict[str, list[float]], link.text)
                 check_columns(columns)
                 if {packs.ROUNDS} == {*map(len, columns.values())}:
                     return columns

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from roundweave.storage.errors import NotARun
-from roundweave.storage.parsing import Count, Round, Time, mistakes_as, validated
+from roundweave.storage.parsing import Count, Round, Time, mistakes_as, parse
 
 Table = Annotated[dict[str, Any], Field(max_length=1000)]
 
@@ -108,4 +108,4 @@ def checked_attributes(attributes: Mapping[str, Any], where: object) -> Attribut
     """The attributes in their checked form; raises `NotARun`, which names `where`, for damaged ones."""
     without_schema = {name: value for name, value in attributes.items() if name != "schema"}
     with mistakes_as(lambda error: NotARun(f"{where}: its record is not that of a run, it is damaged: {error}")):
-        return validated(Attributes, json.dumps(without_schema))
+        return parse(Attributes, json.dumps(without_schema))

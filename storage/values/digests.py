@@ -17,7 +17,7 @@ import torch
 from blake3 import blake3
 
 from roundweave.storage.errors import PlaceError, StoreError
-from roundweave.storage.parsing import validated
+from roundweave.storage.parsing import parse
 from roundweave.storage.places.base import Place
 from roundweave.storage.values.hashing import json_digest
 from roundweave.storage.values.state import OBSERVED, Layout, Match, Update
@@ -138,7 +138,7 @@ def sealed(document: DataclassInstance) -> bytes:
 
 def unsealed(form: type[Form], content: bytes | memoryview) -> Form:
     """The document of which `sealed` gave the content; raises `ValueError` for any other content."""
-    document = validated(form, bytes(content))
+    document = parse(form, bytes(content))
     if bytes(content) != sealed(document):
         raise ValueError("it is not what was written")
     return document
