@@ -52,7 +52,7 @@ class Server:
     def __init__(self, schedules: bool = False) -> None:
         self.home: Path | None = None
         self.password = f"roundweave:{secrets.token_urlsafe()}"
-        self._url: str | None = None
+        self._port, self._answers = 0, False
         settings = SETTINGS if schedules else SETTINGS | REPORTS_ALONE
         # Prefect takes its variables in lower case, too.
         own = {key: value for key, value in os.environ.items() if not key.upper().startswith("PREFECT_")}
@@ -92,17 +92,17 @@ class Server:
     def url(self) -> str:
         """Wait until the server answers and return its API's address; raises `ClusterError` if it does not."""
         assert self.home is not None
-        if self._url is None:
+        if not self._answers:
             import httpx  # slow to import, and Prefect imports it, too
 
             try:
-                url = f"http://127.0.0.1:{int(self._output.readline())}/api"
-                httpx.get(f"{url}/health", timeout=START_SECONDS, trust_env=False)
+                self._port = self._port or int(self._output.readline())  # the process prints one line
+                httpx.get(f"http://127.0.0.1:{self._port}/api/health", timeout=START_SECONDS, trust_env=False)
             except (httpx.HTTPError, ValueError) as error:
                 log = self.home / "server.log"
                 raise ClusterError(f"Prefect's server did not start; {log} says why") from error
-            self._url = url
-        return self._url
+            self._answers = True
+        return f"http://127.0.0.1:{self._port}/api"
 
     def stop(self) -> None:
         """End the server, by force if it does not end by itself, and wait until its process is gone."""

@@ -153,6 +153,15 @@ def test_a_server_that_died_before_its_root_was_known_is_one_clear_error(tmp_pat
     server.stop()
 
 
+def test_a_server_that_answered_too_late_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server().settle(tmp_path / "home")
+    with monkeypatch.context() as patch, pytest.raises(ClusterError, match="Prefect's server did not start"):
+        patch.setattr("roundweave.flows.serving.server.START_SECONDS", 0.001)  # it imports for a second at least
+        server.url()
+    assert httpx.get(f"{server.url()}/health", timeout=PATIENCE).json() is True
+    server.stop()
+
+
 COMPANY = {
     ".env": 'PREFECT_SERVER_DATABASE_CONNECTION_URL="sqlite+aiosqlite:///{}"',
     "prefect.toml": 'server.database.connection_url = "sqlite+aiosqlite:///{}"',
