@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from roundweave.flows.config.base import Names, checked_by
 from roundweave.flows.plugin import Plugin
-from roundweave.flows.plugins.gate.conditions import Conditions, check_functions, check_scores, with_code
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import above
 from roundweave.storage.rounds.commits import JUDGEMENT
 from roundweave.storage.runs.names import aliases, holders, is_run, run_address, stored_round
+from roundweave.tasks.own_code.code import Code, is_reference
 
 if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
@@ -20,6 +22,24 @@ if TYPE_CHECKING:
     from roundweave.flows.planning.plan import Plan
     from roundweave.flows.stored import Run
     from roundweave.storage.runs.run import StoredRun
+
+NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+
+CONDITION = re.compile(rf"(\w+) *(>=|<=|>|<) *(?:(-?{NUMBER})|parent(?: *([+-]) *({NUMBER}))?)")
+"""Matches a condition such as ``accuracy >= 0.9`` or ``loss <= parent + 0.01``."""
+
+
+def _check_forms(conditions: tuple[str | Code, ...]) -> None:
+    """Raise `ValueError` for a text that is no condition."""
+    for condition in conditions:
+        if isinstance(condition, str) and not (CONDITION.fullmatch(condition) or is_reference(condition)):
+            raise ValueError(
+                f"{condition!r} is no condition; give one such as accuracy >= 0.9, loss <= parent or FILE.py:fn"
+            )
+
+
+Conditions = Annotated[Names, checked_by(_check_forms)]
+"""Conditions of scores, or functions of the user's, all of which must hold; or a text of them at commas."""
 
 
 class Gate(Plugin):
@@ -38,6 +58,8 @@ class Gate(Plugin):
 
     def configure(self, config: TrainConfig) -> TrainConfig:
         """Keep the source of the user's functions, and refuse those that cannot be called."""
+        from roundweave.flows.plugins.gate.conditions import check_functions, with_code
+
         check_functions(self.accept or ())
         if self.promote and is_run(run_address(config.root, self.promote)):
             raise UsageError(f"promote = {self.promote}: there is a run of that name under {config.root}")
@@ -69,6 +91,8 @@ class Gate(Plugin):
         return (JUDGEMENT,) if self.accept else ()
 
     def _check(self, described: Described) -> None:
+        from roundweave.flows.plugins.gate.conditions import check_scores
+
         check_scores(self.accept or (), described.scores, described.description.held_out)
 
     def ended(self, run: Run, error: BaseException | None) -> None:

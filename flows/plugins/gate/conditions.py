@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import inspect
 import operator
-import re
 from collections.abc import Iterable
-from typing import Annotated
 
-from roundweave.flows.config.base import Names, checked_by
+from roundweave.flows.plugins.gate import CONDITION
 from roundweave.storage.errors import UsageError, nearest
-from roundweave.tasks.own_code.code import Code, find_code, is_reference
+from roundweave.tasks.own_code.code import Code, find_code
 
 COMPARED = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
-
-NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-
-CONDITION = re.compile(rf"(\w+) *(>=|<=|>|<) *(?:(-?{NUMBER})|parent(?: *([+-]) *({NUMBER}))?)")
-"""Matches a condition such as ``accuracy >= 0.9`` or ``loss <= parent + 0.01``."""
-
-
-def _check_forms(conditions: tuple[str | Code, ...]) -> None:
-    """Raise `ValueError` for a text that is no condition."""
-    for condition in conditions:
-        if isinstance(condition, str) and not (CONDITION.fullmatch(condition) or is_reference(condition)):
-            raise ValueError(
-                f"{condition!r} is no condition; give one such as accuracy >= 0.9, loss <= parent or FILE.py:fn"
-            )
-
-
-Conditions = Annotated[Names, checked_by(_check_forms)]
-"""Conditions of scores, or functions of the user's, all of which must hold; or a text of them at commas."""
 
 
 def with_code(conditions: tuple[str | Code, ...]) -> tuple[str | Code, ...]:

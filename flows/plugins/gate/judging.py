@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from roundweave.flows.config.recorded import BESIDE
-from roundweave.flows.plugins.gate.conditions import COMPARED, Conditions, parts_of_condition
+from roundweave.flows.plugins.gate import Conditions
+from roundweave.flows.plugins.gate.conditions import COMPARED, parts_of_condition
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, UsageError, failing_as, located
