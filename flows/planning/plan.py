@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roundweave.flows.config.plugins import active_plugins, plugin_classes, through
 from roundweave.flows.config.recorded import check_same_examples, check_same_experiment
@@ -28,8 +28,10 @@ from roundweave.tasks.data.splits.placement import ANYWHERE, Placement
 from roundweave.tasks.data.splits.split import Asked, Sampler
 from roundweave.tasks.networks.start import Start
 from roundweave.tasks.rounds.job import Patience
-from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.scorers import Scorer
+
+if TYPE_CHECKING:
+    from roundweave.tasks.rounds.schedule import Schedule
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ from roundweave.tasks.rounds.job import Job
 from roundweave.tasks.rounds.persistence.committing import Computed
 from roundweave.tasks.rounds.persistence.mapping import load_block, map_and_persist
 from roundweave.tasks.rounds.persistence.outcomes import HELD, read_outcome
-from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.timing import watched
 
 if TYPE_CHECKING:
     from roundweave.tasks.rounds.evidence.results import RoundResult
+    from roundweave.tasks.rounds.schedule import Schedule
 
 T = TypeVar("T")
 

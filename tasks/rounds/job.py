@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.store import RoundStore, open_store
@@ -23,8 +23,10 @@ from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.numerics.fingerprints import Fingerprint
 from roundweave.tasks.numerics.pinning import derive_seed
 from roundweave.tasks.own_code.code import Code, WithCode
-from roundweave.tasks.rounds.schedule import Schedule
 from roundweave.tasks.rounds.scorers import Scorer
+
+if TYPE_CHECKING:
+    from roundweave.tasks.rounds.schedule import Schedule
 
 
 @dataclass(frozen=True)
