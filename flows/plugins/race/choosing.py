@@ -170,7 +170,7 @@ def _as_begun(config: TrainConfig, recorded: Mapping[str, Any]) -> TrainConfig:
     """The configuration with the strategy that the run was begun with, and as many epochs as it asks for now."""
     if not recorded.get("planned"):
         raise UsageError(f"{config.name} was not begun by auto; name its algorithm, or give another name")
-    begun = {name: recorded[name] for name in (*DECIDED, "planned")}
+    begun = {name: recorded[name] for name in (*DECIDED, "planned") if name in recorded}
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     batch, own = recorded["algorithm"]["batch_size"], config.algorithm.options["batch_size"]
     if batch > own:

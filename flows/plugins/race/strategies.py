@@ -55,7 +55,7 @@ def workload(config: TrainConfig) -> tuple[Workload, Described]:
     given = config.algorithm.model_dump(exclude={"name", *DISTRIBUTING}, exclude_unset=True)
     algorithm = Named.model_validate({"name": "sync_sgd", "batch_size": batch})
     forget_examples()  # of an earlier run or plan; their files may have changed
-    one = {"quorum": 1, "ranks": 1, "units": (), "hybrid": False}
+    one = {"quorum": 1, **shared(1, False)}
     alone = config.model_copy(update={"algorithm": algorithm, **one})
     filled = plan_rounds(alone, opened=open_run).filled if name == AUTO else {}
     if option := filled.get("sampler") or filled.get("placement"):
@@ -192,15 +192,19 @@ class Strategy:
             "rounds": max(1, ceil(work.epochs * self.rounds(work))),
             "evaluate_every": max(1, round(work.scored * self.rounds(work))),
             "quorum": min(config.quorum, self.partitions),
-            "ranks": self.ranks,
-            "hybrid": self.hybrid,
-            **({} if self.ranks > 1 else {"units": ()}),
+            **shared(self.ranks, self.hybrid),
         }
 
     def configured(self, config: TrainConfig, work: Workload, **more: Any) -> TrainConfig:
         """The configuration by this strategy, with `more` fields; `UsageError` where it cannot do the work."""
         kept = config.model_dump(exclude={*FIXED}, exclude_unset=True)
         return TrainConfig(**kept | self.changes(config, work) | more)
+
+
+def shared(ranks: int, hybrid: bool) -> dict[str, Any]:
+    """The options by which ranks share a network; none where no plugin has these."""
+    options = {"ranks": ranks, "hybrid": hybrid, **({} if ranks > 1 else {"units": ()})}
+    return options if options.keys() <= TrainConfig.model_fields.keys() else {}
 
 
 def larger_batch(batch: int, own: int, lr: float) -> dict[str, Any]:
@@ -220,7 +224,7 @@ def strategies(work: Workload, workers: int, cores: int) -> Iterator[Strategy]:
     yield Strategy("synchronous", "auto", workers, "sync_sgd", 1, work.batch)
     yield from _local(work, workers)
     yield Strategy("asynchronous", "graph", workers, "async_sgd", 1, work.batch)
-    if work.state < SHARED_BYTES:
+    if work.state < SHARED_BYTES or not shared(workers, False):
         return
     steps = min(SHARED_STEPS, work.most_local_steps or SHARED_STEPS)
     for name, hybrid in {"split": False, "hybrid": True}.items():
