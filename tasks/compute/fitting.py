@@ -39,6 +39,7 @@ class Fitting(WithCode):
 
         Raises `ModelError` if the network does not fit the examples, and whatever the mapper's check raises.
         """
+        self.mapper.check_examples(partitions, partition)
         fitting = check_fit(objective, partitions, description, partition, self.own_loss)
         if fitting.rewritten and not self.algorithm.map.pseudo_gradient:
             raise ModelError(f"forward itself changes {fitting.rewritten[0]}, which would get lost; {LOCAL}")

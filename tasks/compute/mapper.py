@@ -40,6 +40,9 @@ class Mapper:
     def check_map(self, map: Map) -> None:
         """Raise `UsageError` if a map cannot be computed in this way."""
 
+    def check_examples(self, partitions: Any, partition: int) -> None:
+        """Raise `DataError` for examples of a partition that maps cannot be given; no network is tried before."""
+
     def check(self, map: Map, objective: Any, partitions: Any, partition: int, sizes: Sequence[int]) -> None:
         """Raise an error if the network cannot be trained in this way on a partition's examples.
 

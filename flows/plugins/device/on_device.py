@@ -40,6 +40,9 @@ class OnDevice(Mapper):
     def check_map(self, map: Map) -> None:
         self.inner.check_map(map)
 
+    def check_examples(self, partitions: Any, partition: int) -> None:
+        self.inner.check_examples(partitions, partition)
+
     def check(self, map: Map, objective: Objective, partitions: Any, partition: int, sizes: Sequence[int]) -> None:
         """Raise an error if the network cannot be trained in this way; it is tried on the processor."""
         self.inner.check(map, self._precise(objective), partitions, partition, sizes)

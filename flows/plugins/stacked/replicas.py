@@ -202,9 +202,12 @@ class StackedMapper(Mapper):
                 "leave one of them out"
             )
 
-    def check(self, map: Any, objective: Objective, partitions: Any, partition: int, sizes: Sequence[int]) -> None:
-        """Raise `DataError` unless examples are held in memory, and what `try_on` raises."""
+    def check_examples(self, partitions: Any, partition: int) -> None:
+        """Raise `DataError` unless examples are held in memory."""
         partitions.check_in_memory("stacked", partition)
+
+    def check(self, map: Any, objective: Objective, partitions: Any, partition: int, sizes: Sequence[int]) -> None:
+        """Raise what `try_on` raises."""
         self.try_on(map, objective, partitions.sample(partition, TRIED), sizes or _dealt(partitions))
 
     def try_on(self, map: LocalSteps, objective: Objective, examples: Examples, sizes: Sequence[int]) -> None:
