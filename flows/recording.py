@@ -43,29 +43,29 @@ memory the direction takes, and the gradient.
 """
 
 
-def create_run(
-    address: str,
-    described: Described,
-    initial: State,
-    carried: Mapping[int, Update] = MappingProxyType({}),
-    processes: int = 1,
-    gather: CallEach = gather_here,
-    **attributes: Any,
-) -> None:
-    """Create a run at an address and commit its initial state, and the score of that, as round 0.
+@dataclass(frozen=True)
+class NewRun:
+    """What a run records when it is created: its work, and what any process can read without code of the user's.
 
-    Of the memory of `initial`, the vectors of the outer optimizer, only the slots that the run's apply keeps are
-    taken. `carried` has the updates with which partitions bring a carry from another run (see
-    `RoundStore.create`), and `processes` is how many will map. `gather` calls a function with numbers where the
-    held-out examples lie. `attributes` are recorded besides those of every run, such as ``parent``. Raises
-    `ExperimentDiffers` where something lies at the address already, and `RoundFailed` where scoring fails.
+    `processes` is how many will map.
     """
+
+    work: Work
+    attributes: Mapping[str, Any]
+    columns: bytes
+    rounds: int
+    fsync: bool
+    processes: int
+    scored: bool
+
+
+def new_run(described: Described, processes: int = 1, **attributes: Any) -> NewRun:
+    """What a described plan records; `attributes` besides those of every run, such as ``parent``."""
     plan, work, description = described.plan, described.work, described.description
-    algorithm, config, model = work.algorithm, plan.config, work.objective.model
-    initial = replace(initial, memory=kept_memory(algorithm.apply, initial), round=0)
+    config, model = plan.config, work.objective.model
     recorded = {
         "config": _recorded(config),
-        "algorithm": repr(algorithm),
+        "algorithm": repr(work.algorithm),
         "data": description.recorded,
         "network": {"inputs": model.inputs, "outputs": model.outputs},
         "fingerprint": work.fingerprint,
@@ -76,10 +76,29 @@ def create_run(
         **provenance(),
         **attributes,
     }
-    schema = schema_of(work, initial.memory, processes)
-    scored = score_again(work, Outcome(initial), gather) if description.held_out else None
-    how = (config.fsync, carried, scored, description.columns.content())
-    RoundStore.create(address, schema, config.rounds, recorded, initial, *how)
+    scored = bool(description.held_out)
+    return NewRun(work, recorded, description.columns.content(), config.rounds, config.fsync, processes, scored)
+
+
+def create_run(
+    address: str,
+    new: NewRun,
+    initial: State,
+    carried: Mapping[int, Update] = MappingProxyType({}),
+    gather: CallEach = gather_here,
+) -> None:
+    """Create a run at an address and commit its initial state, and the score of that, as round 0.
+
+    Of the memory of `initial`, the vectors of the outer optimizer, only the slots that the run's apply keeps are
+    taken. `carried` has the updates with which partitions bring a carry from another run (see
+    `RoundStore.create`). `gather` calls a function with numbers where the held-out examples lie. Raises
+    `ExperimentDiffers` where something lies at the address already, and `RoundFailed` where scoring fails.
+    """
+    initial = replace(initial, memory=kept_memory(new.work.algorithm.apply, initial), round=0)
+    schema = schema_of(new.work, initial.memory, new.processes)
+    scored = score_again(new.work, Outcome(initial), gather) if new.scored else None
+    how = (new.fsync, carried, scored, new.columns)
+    RoundStore.create(address, schema, new.rounds, new.attributes, initial, *how)
 
 
 def _recorded(config: TrainConfig) -> dict[str, Any]:

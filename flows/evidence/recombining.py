@@ -16,7 +16,7 @@ from roundweave.flows.config.base import Integers
 from roundweave.flows.config.recorded import check_examples
 from roundweave.flows.evidence.opening import OfRun, described_again, examples_wanted, plan_again
 from roundweave.flows.planning.describing import Described, describe
-from roundweave.flows.recording import create_run
+from roundweave.flows.recording import create_run, new_run
 from roundweave.storage.errors import UsageError, listed
 from roundweave.storage.places.base import full_address
 from roundweave.storage.runs.names import WhichRound, is_run, run_address
@@ -163,7 +163,7 @@ def _saved(
     common = _fingerprint(run, executor, work.mapper.device)
     known = {"fingerprint": common, "fingerprints": run.attributes.get("fingerprints", {})}
     carried = run.carried(number - 1) | taken
-    create_run(address, described, after.state, carried, gather=executor.gather, parent=parent, **known)
+    create_run(address, new_run(described, parent=parent, **known), after.state, carried, executor.gather)
     return address
 
 

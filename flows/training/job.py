@@ -16,7 +16,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.machines import common_fingerprints, machines
 from roundweave.flows.planning.describing import Described, describe
 from roundweave.flows.planning.plan import Plan
-from roundweave.flows.recording import Needs, create_run
+from roundweave.flows.recording import Needs, NewRun, create_run, new_run
 from roundweave.flows.reporting.listening import begun, notice
 from roundweave.storage.errors import ExperimentDiffers, PluginFailed, failing_as, located
 from roundweave.storage.places.base import full_address
@@ -34,7 +34,7 @@ from roundweave.tasks.data.description import Description
 from roundweave.tasks.data.splits.split import Asked, Sampler
 from roundweave.tasks.executors.base import EXECUTORS, Executor
 from roundweave.tasks.networks.sizes import MOST_BYTES
-from roundweave.tasks.networks.start import Fork
+from roundweave.tasks.networks.start import Fork, Start
 from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sources, sources
 from roundweave.tasks.rounds.job import Attempt, Job, Work, sizes_to_draw, window_size
 
@@ -212,7 +212,8 @@ def _create(described: Described, executor: Executor, processes: int) -> None:
     plan = described.plan
     config, start, where = plan.config, plan.start, plan.address
     if not isinstance(start, Fork) or description.columns.refusals:
-        create = partial(_create_anew, described, full_address(where), processes)
+        begins = None if description.columns.refusals else start
+        create = partial(_create_anew, new_run(described, processes), begins, full_address(where))
         layout = work.objective.layout
         # A process that stores sees no examples that stay, on which the state is scored.
         large = not work.partitions.placement.stays and specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES
@@ -230,16 +231,13 @@ def _create(described: Described, executor: Executor, processes: int) -> None:
         notice(
             f"{described.plan.name} begins with {', '.join(new)} of its own: {start.reference} has none that fit"
         )
-    gather, parent = executor.gather, start.parent
-    create_run(where, described, initial, carried, processes, gather, parent=parent)
+    create_run(where, new_run(described, processes, parent=start.parent), initial, carried, executor.gather)
 
 
-def _create_anew(described: Described, where: str, processes: int, _: int = 0, **how: Any) -> None:
+def _create_anew(new: NewRun, start: Start | None, where: str, _: int = 0, **how: Any) -> None:
     """Create a run that begins with initial weights or a checkpoint, in any process; `how` is for `create_run`."""
-    start = None if described.description.columns.refusals else described.plan.start
-    objective = described.objective
-    initial = start.state(objective) if start else objective.initial()
-    create_run(where, described, initial, processes=processes, **how)
+    objective = new.work.objective
+    create_run(where, new, start.state(objective) if start else objective.initial(), **how)
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:

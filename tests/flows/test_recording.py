@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +14,7 @@ from roundweave.flows import recording
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.describing import describe, describe_here
 from roundweave.flows.planning.plan import plan
-from roundweave.flows.recording import Needs
+from roundweave.flows.recording import Needs, new_run
 from roundweave.storage.errors import RoundFailed, UsageError
 from roundweave.storage.hierarchy.zarr_format import CHECKSUM
 from roundweave.storage.places.local import LocalPlace
@@ -38,6 +41,26 @@ def test_what_a_run_stores_is_what_was_computed(train, own, keep: str, frozen: b
     sizes = [size for key, size in store.place.sizes().items() if key.startswith(groups) and "/c" in key]
     assert computed == sum(sizes) - CHECKSUM * len(sizes)
     assert bool(store.schema.layout.frozen) == frozen
+
+
+OWN = """
+import roundweave as rw
+class Halves(rw.Sgd):
+    pass
+class Mine(rw.Plugin):
+    decides = True
+    def plan(self, plan):
+        return plan.wrap(apply=lambda apply: Halves(0.5))
+"""
+
+
+@pytest.mark.dear("a process that imports what a worker does")
+def test_a_worker_that_creates_a_run_need_not_know_the_user_s_code(own) -> None:
+    described = describe_here(plan(TrainConfig(partitions=2, plugins=[f"{own(OWN)}:Mine"])))
+    sent = pickle.dumps(new_run(described))
+    script = "import pickle, sys; print(pickle.load(sys.stdin.buffer).work.algorithm.apply)"
+    told = subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True, check=True)
+    assert told.stdout.startswith(b"Halves")
 
 
 @pytest.mark.parametrize("cohort", [None, 4])
