@@ -21,6 +21,7 @@ class Wrapping(Map):
     What is not inherited (`says`) is not said here.
 
     Example:
+        >>> import roundweave as rw
         >>> from dataclasses import dataclass, replace
         >>> @dataclass(frozen=True)
         ... class Halved(rw.Wrapping):
