@@ -117,8 +117,6 @@ class Deployment(Config):
 class Execution(Location):
     """How and how long a run is trained; it may change when the run is resumed."""
 
-    owners: ClassVar[Mapping[str, str]] = dict.fromkeys((*Deployment.model_fields, "address"), "Execution")
-
     name: str | None = Field(
         default=None,
         max_length=LONGEST_NAME,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
+from roundweave.flows.config.base import as_number
 from roundweave.flows.plugin import Plugin
 from roundweave.storage.errors import UsageError
 from roundweave.storage.parsing import at_commas
@@ -28,7 +29,7 @@ def read_sites(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     parts = [name.partition(":") for name in at_commas(given)]
-    sites = {name: int(count) if count.isdecimal() else count or 1 for name, _, count in parts}
+    sites = {name: as_number(count) if count else 1 for name, _, count in parts}
     if len(sites) < len(parts):
         raise ValueError(f"{given!r} names a site twice; give how many partitions it has, as berlin:2")
     return sites
