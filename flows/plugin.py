@@ -169,6 +169,10 @@ class Plugin(Config):
         """Whether it is one of this package."""
         return cls.__module__.startswith("roundweave.")
 
+    def is_like(self, other: Plugin) -> bool:
+        """Whether another plugin has the name and the options of this one."""
+        return (self.label(), self.model_dump()) == (other.label(), other.model_dump())
+
     @property
     def may_end(self) -> bool:
         """Whether it may end the training after any round."""

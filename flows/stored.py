@@ -11,7 +11,7 @@ from roundweave.storage.errors import DataError, NotARun, UsageError, printable
 from roundweave.storage.places.base import Where, full_address
 from roundweave.storage.rounds.tensors import Contents
 from roundweave.storage.runs import measures
-from roundweave.storage.runs.names import WhichRound, default_root, recorded_name
+from roundweave.storage.runs.names import WhichRound, default_root, recorded_name, recorded_plugins
 from roundweave.storage.runs.run import StoredRun, open_stored
 
 if TYPE_CHECKING:
@@ -359,6 +359,7 @@ class Run(StoredRun):
     def __str__(self) -> str:
         """The run in several lines: that of `repr`, its data, network, last score and place, and how it ended."""
         names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}
+        names["plugins"] = recorded_plugins(self.attributes)
         last = {f"round {self.done}": self._commit(self.done).score or "not scored"}
         facts = names | last | {"stopped": self.stop, "failed": self.failure, "place": self.address}
         lines = (printable(f"{name:10} {fact}") for name, fact in facts.items() if fact)

@@ -97,6 +97,10 @@ class Plan:
                 raise UsageError(f"{option} and {self.filled[slot]} both decide the {slot}; leave one of them out")
         return replace(self, **slots, filled={**self.filled, **dict.fromkeys(slots, option)})
 
+    def owner(self, slot: str) -> str:
+        """The option that filled a slot; the slot's own name where a plugin replaced what is in it."""
+        return self.filled.get(slot, slot)
+
     def add(self, **entries: Any) -> Plan:
         """The plan with one more entry in each of these lists, such as ``stops``."""
         self._check_names(entries)
@@ -166,9 +170,7 @@ def plan_run(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = ope
     """
     forget_examples()  # this process may have trained before on a file that was written anew
     config, run = find(config, more)
-    plan = plan_rounds(config, run, opened)
-    beside = [plugin for plugin in active_plugins(plan.config) if not plugin.decides]
-    plan = _with_plugins(plan, [*beside, *more])
+    plan = plan_rounds(config, run, opened, more)
     if run is None:
         return plan
     check_same_experiment(run, plan.config)
@@ -183,11 +185,17 @@ def _check_examples(run: StoredRun, described: Any) -> None:
     check_same_examples(run, described.plan.config, described.description)
 
 
-def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opener = open_stored) -> Plan:
+def plan_rounds(
+    config: TrainConfig,
+    run: StoredRun | None = None,
+    opened: Opener = open_stored,
+    beside: Sequence[Any] | None = None,
+) -> Plan:
     """Plan the rounds of a configuration: of a new run, or of a stored one, to train or to compute them again.
 
-    The weights that a new run begins with are found, in a run that is `opened` by a function, and the plugins that
-    decide bits take part. Raises `RoundweaveError` as `plan` does.
+    The weights that a new run begins with are found, in a run that is `opened` by a function. The plugins that
+    decide bits take part; for a training the configuration's others do, too, and those given `beside` it. Raises
+    `RoundweaveError` as `plan` does.
     """
     config = complete(config, run is None, opened)
     algorithm = config.algorithm.build()
@@ -198,47 +206,62 @@ def plan_rounds(config: TrainConfig, run: StoredRun | None = None, opened: Opene
     plan = Plan(config, run, algorithm, partitions, Keep.of(config.keep or when.usual_keep))
     if config.keep not in (None, when.usual_keep):
         plan = plan.fill("keep", keep=plan.keep)
-    plan = _with_plugins(plan, [plugin for plugin in active_plugins(config) if plugin.decides])
-    plan.mapper.check_map(plan.algorithm.map)
-    if not (plan.schedule or when.together):
-        raise UsageError("updates of this algorithm arrive one by one, and no plugin here schedules that")
+    plan = _ask(plan, [plugin for plugin in active_plugins(config) if plugin.decides])
     config = plan.config
     every = config.evaluate_every or when.scored_every(plan.partitions.taking_part)
     defaults = {"evaluate_every": every, "keep": config.keep or when.usual_keep}
     plan = replace(plan, config=config.model_copy(update=defaults))
-    recorded: list[str] = run.attributes.get("decided_by", []) if run else []
-    if run and (lacking := [place for place in recorded if place not in plan.decided_by]):
-        raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
+    if beside is not None:
+        others = [plugin for plugin in active_plugins(plan.config) if not plugin.decides]
+        plan = _ask(plan, [*others, *beside])
+    _check(plan)
     return plan
 
 
-def _with_plugins(plan: Plan, plugins: Sequence[Any]) -> Plan:
+def _ask(plan: Plan, plugins: Sequence[Any]) -> Plan:
+    """The plan with what each of some plugins adds; raises `UsageError` for what a plugin may not change."""
     for plugin in plugins:
+        if any(plugin.is_like(each) for each in plan.plugins):
+            raise UsageError(f"plugin {plugin.label()} is given twice with the same options; leave one out")
         before, plan = plan, through(plan, [plugin], "plan")
         changed = [part for part in DECIDING if getattr(plan, part) != getattr(before, part)]
         if changed and not plugin.decides:
             raise UsageError(f"plugin {plugin.label()} changes the {changed[0]} of a run; give it decides = True")
+        plan = replace(plan, plugins=(*plan.plugins, plugin))
     sampler, most = plan.sampler, plan.partitions.split.partitions
     size = getattr(sampler, "size", None)
     if sampler and not (Sampler in type(sampler).__mro__ and isinstance(size, int) and 1 <= size <= most):
-        raise UsageError(f"{plan.filled['sampler']}: {sampler!r} is no rw.Sampler whose size is 1 to {most}")
-    here = sampler is not None and sampler.draw_next is None  # and no other process asks it
-    if here and plan.schedule:
-        option = plan.filled["sampler"]
+        raise UsageError(f"{plan.owner('sampler')}: {sampler!r} is no rw.Sampler whose size is 1 to {most}")
+    asked: Any = Asked(sampler.size, {}, sampler.by_size) if _draws_here(plan) and sampler else sampler
+    return replace(plan, partitions=replace(plan.partitions, sampler=asked, placement=plan.placement))
+
+
+def _draws_here(plan: Plan) -> bool:
+    """Whether the sampler is the user's, which no other process asks."""
+    return plan.sampler is not None and plan.sampler.draw_next is None
+
+
+def _check(plan: Plan) -> None:
+    """Raise `UsageError` for what a plan's slots exclude in each other, and for a plugin that is not here."""
+    config, when, run = plan.config, plan.algorithm.when, plan.run
+    plan.mapper.check_map(plan.algorithm.map)
+    if not (plan.schedule or when.together):
+        raise UsageError("updates of this algorithm arrive one by one, and no plugin here schedules that")
+    if plan.schedule and _draws_here(plan):
+        option = plan.owner("sampler")
         raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
-    config = plan.config
     if plan.keep.maps_again and (plan.placement.stays or config.mixed_hardware):
         stay = f"examples stay at their {plan.placement.kind}s"
         why = stay if plan.placement.stays else "machines may give other bits"
         raise UsageError(f"keep {plan.keep} maps rounds again in any process, and {why}; give states or every:k")
-    asked = Asked(sampler.size, {}, sampler.by_size) if sampler and here else sampler
-    partitions = replace(plan.partitions, sampler=asked, placement=plan.placement)
-    if (quorum := config.quorum) > (count := partitions.taking_part):
+    if (quorum := config.quorum) > (count := plan.partitions.taking_part):
         raise UsageError(f"quorum {quorum} is more than the {count} partitions of a round")
-    if (buffer := plan.algorithm.when.updates(count)) > count:
-        more = f"a larger {plan.filled['sampler']}" if sampler else "more partitions"
+    if (buffer := when.updates(count)) > count:
+        more = f"a larger {plan.owner('sampler')}" if plan.sampler else "more partitions"
         raise UsageError(
             f"a buffer of {buffer} is never full: {count} partitions have one update each in it; give a "
             f"smaller buffer or {more}"
         )
-    return replace(plan, plugins=(*plan.plugins, *plugins), partitions=partitions)
+    recorded: list[str] = run.attributes.get("decided_by", []) if run else []
+    if run and (lacking := [place for place in recorded if place not in plan.decided_by]):
+        raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")

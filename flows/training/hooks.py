@@ -69,6 +69,10 @@ class Hooks:
                 self.over = True
                 self.run.write_section(ENDING, {"by": plugin.label(), "why": str(why), "rounds": rounds})
 
+    def stop_at_once(self, commit: Commit, why: str) -> None:
+        """A rule stops the training where it would go on; whoever resumes the run asks the rule again."""
+        self.run.write_section(ENDING, {"by": f"round {commit.round}", "why": why, "rounds": 0})
+
     def seal(self) -> None:
         """The training has ended: what the run awaits is written while it is locked."""
         for plugin in self._plugins:

@@ -77,6 +77,8 @@ def is_rejected(store: RoundStore) -> bool:
 
 def _train(config: TrainConfig, executor: Executor, run: Prepared, hooks: Hooks) -> None:
     commit = run.store.log.read(run.done)
+    if commit.round < config.rounds and not commit.stop and (why := run.job.attempt.stop_reason(commit)):
+        hooks.stop_at_once(commit, why)
     while commit.round < config.rounds and not (hooks.over or run.job.attempt.stop_reason(commit)):
         seconds = commit.seconds if commit.round > run.done else None
         rounds = run.window(seconds)

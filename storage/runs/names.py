@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -49,6 +49,12 @@ def recorded_name(value: Any) -> str:
     if not isinstance(value, dict):
         return str(value)
     return f"{Path(str(value.get('path', ''))).name}:{value.get('name')}".lstrip(":")
+
+
+def recorded_plugins(attributes: Mapping[str, Any]) -> str:
+    """The names of the recorded plugins: the user's own, and of installed packages those that decide bits."""
+    own = (recorded_name(each["name"]) for each in attributes["config"].get("plugins", ()))
+    return ", ".join([*own, *attributes.get("decided_by", ())])
 
 
 STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9}|last|best)", re.DOTALL)

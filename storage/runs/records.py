@@ -27,7 +27,7 @@ class CodeRecord:
 
 @dataclass(frozen=True)
 class AlgorithmRecord:
-    """The name of the algorithm, or the user's function."""
+    """The name of the algorithm or plugin, or the user's function or class."""
 
     name: str | CodeRecord
 
@@ -53,6 +53,7 @@ class ConfigRecord:
     fsync: bool | None = None
     split: str | None = None
     best: str | None = None
+    plugins: list[AlgorithmRecord] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -312,6 +312,7 @@ ATTRIBUTES: dict[str, tuple[Any, ...]] = {
     "config.model": (PWN, None, {"source": 1}, DEEP, "m" * 10_000_000),
     "config.model_options": ([1],),
     "config.data": (PWN, [{"reference": PWN}, 3], *ENDLESS, [*ENDLESS]),
+    "config.plugins": (3, [7], [{"name": 7}], [{"name": PWN}], {"name": PWN}),
     "config.planned": (7, {"strategy": PWN}),
     "config.rounds": (10**12,),
     "config.keep": ({"x": 1},),

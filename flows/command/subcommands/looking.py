@@ -21,6 +21,7 @@ from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.storage.runs.listing import flat_config, looked_through, stored_bytes
 from roundweave.storage.runs.measures import by_worker
+from roundweave.storage.runs.names import recorded_plugins
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.table import ABOUT
 from roundweave.tasks.own_code.code import short_name
@@ -249,6 +250,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
         "classes": ", ".join(cut([f"{label} {name}" for label, name in enumerate(data.get("class_names", ()))])),
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
+        "plugins": recorded_plugins(run.attributes),
         "parent": _parent(run.attributes.get("parent")) or run.parent or "",
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
         "a round": "" if mean is None else f"{mean:.3f} s, the mean of all but the first",

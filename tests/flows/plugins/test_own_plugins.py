@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -253,12 +253,30 @@ class Some(rw.Sampler):
         (lambda plan: plan.fill("mine", sampler=Some(2)), "changes the sampler of a run; give it decides = True"),
         (lambda plan: plan.fill("mine", sampeler=1), "a plan has no sampeler; did you mean sampler?"),
         (lambda plan: plan.add(stop=1), "a plan has no stop; did you mean stops?"),
+        (lambda plan: replace(plan, sampler=3), "sampler: 3 is no rw.Sampler whose size is 1 to 2"),
     ],
 )
 def test_what_a_plugin_may_not_do_to_a_plan_is_refused(change: Callable[..., Any], says: str) -> None:
-    changes = type("Changes", (rw.Plugin,), {"plan": lambda self, plan: change(plan), "__module__": __name__})
+    decides = "sampler: 3" in says
+    named = {"plan": lambda self, plan: change(plan), "decides": decides, "__module__": __name__}
+    changes = type("Changes", (rw.Plugin,), named)
     with pytest.raises(rw.UsageError, match=re.escape(says)):
         trained(changes())
+
+
+def test_a_plugin_that_is_given_twice_is_refused_unless_its_options_differ(mine, tmp_path: Path) -> None:
+    given = {"name": f"{mine}:Trace", "trace": str(tmp_path / "a")}
+    for twice in (
+        lambda: trained(plugins=[given, given]),
+        lambda: trained(Trace(trace=tmp_path / "a"), plugins=[given]),
+        lambda: trained(Noise(size=0.1), Noise(size=0.1)),
+    ):
+        with pytest.raises(
+            rw.UsageError, match=r"^plugin (Trace|Noise) is given twice with the same options; leave"
+        ):
+            twice()
+    trained(Trace(trace=tmp_path / "b"), plugins=[given])
+    assert (tmp_path / "b").read_text().splitlines()[-1] == CALLED[-1]
 
 
 def test_a_hook_that_returns_no_text_is_refused_and_one_in_the_last_round_ends_nothing() -> None:
@@ -329,6 +347,26 @@ def test_without_it_or_with_other_options_the_run_is_another(given: list[rw.Plug
         ExperimentDiffers, match=r"^a is another experiment \(plugins .*Noise .*size=0.01\) -> .*$"
     ):
         trained(*given, rounds=3)
+
+
+def test_the_line_about_changed_code_says_which_definition_changed(mine) -> None:
+    noisy(mine)
+    mine.write_text(mine.read_text().replace("self.size * torch", "2 * self.size * torch"))
+    with pytest.raises(ExperimentDiffers, match=rf"\(plugins {mine.name}:Noise, of which Noisy changed\)"):
+        noisy(mine, rounds=3)
+
+
+def test_a_resumed_run_may_have_other_plugins_beside_those_that_decide(mine, capsys, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    trained(plugins=[{"name": f"{mine}:Noise", "size": 0.01}, {"name": f"{mine}:Ends", "at": 1}])
+    resume = ("resume", "a", "--executor", "inline", "--rounds")
+    tables = json.dumps([{"name": f"{mine}:Trace", "trace": str(trace)}])
+    said(capsys, *resume, "3", "--plugins", tables)
+    assert trace.read_text().splitlines()[-1] == "ended 3 None"
+    assert f"plugins    {mine.name}:Noise, {mine.name}:Ends\n" in said(capsys, "show", "a")
+    assert f"plugins    {mine.name}:Noise" in str(rw.open_run("a"))
+    said(capsys, "train", "--plugins", json.dumps({"name": f"{mine}:Ends", "at": 1}), "--name", "b", *FLAGS)
+    assert rw.open_run("b").done == 1
 
 
 def test_what_decides_no_bits_may_change(mine) -> None:

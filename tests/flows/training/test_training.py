@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import roundweave as rw
 from roundweave.storage.errors import ExperimentDiffers, RoundweaveError
 from tests.flows.nights import trained
 from tests.runs import RUNS
@@ -42,3 +43,15 @@ def test_a_damaged_round_is_done_again_to_the_same_bits_and_named(stored, flip) 
     flip(run.path / "params/fc1.weight/c/3/0/0")
     again = trained(**PLAIN)
     assert (again.done, again.digest, again.damaged) == (3, before, [3])
+
+
+def test_a_target_that_is_reached_before_round_1_ends_the_run_until_it_is_raised() -> None:
+    fields = {"model": "logistic", "partitions": 2, "local_epochs": 2, "executor": "inline"}
+    rw.train(rw.TrainConfig(**fields, rounds=5, name="first"), bar=False)
+    fork = rw.fork("first@5", target_accuracy=0.5, name="second", executor="inline")
+    run = rw.train(fork, bar=False)
+    accuracy = run.round(0).score.values["accuracy"]
+    assert (run.done, run.status) == (0, "complete")
+    assert run.stop == f"round 0: accuracy {accuracy:.4f} has reached the target 0.5"
+    raised = rw.train(fork.model_copy(update={"target_accuracy": 1.0, "rounds": 2}), bar=False)
+    assert (raised.done, raised.status, raised.stop) == (2, "complete", None)
