@@ -133,13 +133,7 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def at_commas(value: Any) -> Any:
-    """Split a text at its commas into stripped parts; any other value is returned as it is."""
+    """The parts of a text, which is a JSON list or has commas; any other value is returned as it is."""
+    if isinstance(value, str) and value.startswith("[{"):
+        return from_json(value)
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
-def texts_or_tables(value: Any) -> Any:
-    """What a text lists: tables, if it is JSON, else texts at its commas; any other value is returned as it is."""
-    if not (isinstance(value, str) and value.lstrip()[:1] in ("[", "{")):
-        return at_commas(value)
-    found = from_json(value)
-    return found if isinstance(found, list) else [found]

@@ -142,11 +142,6 @@ DATA = Own(is_source, data=True)
 Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(at_commas), Own(many=True)]
 """Built-in names or users' functions, or a text of names separated by commas."""
 
-OWN_PLUGINS = (
-    'FILE.py:Class of plugins of your own; with options, JSON such as [{"name": "mine.py:Slack", "channel": 1}]'
-)
-"""The description of the option of this name."""
-
 Integers = Annotated[tuple[int, ...], BeforeValidator(at_commas)]
 """Integers, or a text of integers separated by commas."""
 

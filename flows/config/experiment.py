@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, model_validator
 
 from roundweave.flows.config.algorithms import DEFAULT, Named, Recombined, is_part
-from roundweave.flows.config.base import DATA, OWN_PLUGINS, Config, EachOwn, NamedOrOwn, Names, Own, read_values
+from roundweave.flows.config.base import DATA, Config, EachOwn, NamedOrOwn, Names, Own, read_values
 from roundweave.flows.config.plugins import OwnPlugin, plugin_classes, through, with_plugins
-from roundweave.storage.parsing import MOST_PARTITIONS, texts_or_tables
+from roundweave.storage.parsing import MOST_PARTITIONS, at_commas
 from roundweave.tasks.algorithms.table import ALGORITHMS
 from roundweave.tasks.data.reading import Loading
 from roundweave.tasks.data.sources.table import SOURCES
@@ -140,8 +140,9 @@ class Experiment(Dealing):
     mixed_hardware: bool = Field(
         default=False, description="accept unequal machines; withdraws the promise of equal bits"
     )
-    plugins: Annotated[tuple[OwnPlugin, ...], BeforeValidator(texts_or_tables), Own()] = Field(
-        default=(), description=OWN_PLUGINS
+    plugins: Annotated[tuple[OwnPlugin, ...], BeforeValidator(at_commas), Own()] = Field(
+        default=(),
+        description="FILE.py:Class of plugins of your own, or a JSON list of tables of name and options",
     )
 
     @property

@@ -11,7 +11,7 @@ from roundweave.flows.config.base import own_options
 from roundweave.flows.config.plugins import plugin_classes
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import UsageError, failing_as, reason
-from roundweave.storage.parsing import at_commas, from_toml, texts_or_tables
+from roundweave.storage.parsing import at_commas, from_toml
 from roundweave.storage.places.base import join_address
 from roundweave.storage.runs.names import STORED_ROUND
 from roundweave.tasks.algorithms.table import TABLES
@@ -70,7 +70,7 @@ def _seen(folder: Path, key: str, value: Any) -> Any:
             placed = {"networks": _checkpoint, "grams": _checkpoint}.get(key, _place)
             return [placed(folder, name.strip()) if isinstance(name, str) else name for name in at_commas(value)]
         case "plugins", str() | list():
-            value = [_seen(folder, "plugin", one) for one in texts_or_tables(value)]
+            value = [_seen(folder, "plugin", one) for one in at_commas(value)]
         case "plugin", {"name": str() as name}:
             value = value | {"name": _place(folder, name)}
         case "slices", list():

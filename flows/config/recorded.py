@@ -7,6 +7,7 @@ its execution is used, since a scheduler that it names could send any code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import starmap
 from typing import Any
 
 from roundweave.flows.config.algorithms import Named, Recombined, is_own_algorithm
@@ -15,7 +16,7 @@ from roundweave.flows.config.experiment import DataConfig, Experiment
 from roundweave.flows.config.plugins import OwnPlugin, plugin_classes
 from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, ExperimentDiffers, NotARun, UsageError
-from roundweave.storage.parsing import texts_or_tables
+from roundweave.storage.parsing import at_commas
 from roundweave.storage.places.base import Where, above, address_of, full_address
 from roundweave.storage.runs.names import default_root, stored_round
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
@@ -49,13 +50,11 @@ def recorded_config(stored: StoredRun, root: Where, trust: bool, changes: dict[s
     the place of the recorded ones that decide no bits.
     """
     changes = {**changes}
-    given = changes.pop("plugins", None)
+    given = at_commas(changes.pop("plugins", None))
     experiment = recorded_experiment(stored, root, trust, changes)
     execution = stored.config if is_own_run(stored, root) else {}
-    if given is None:
-        experiment["plugins"] = execution.get("plugins", experiment["plugins"])
-    else:
-        experiment["plugins"] = [*experiment["plugins"], *texts_or_tables(given)]
+    decide = experiment["plugins"]
+    experiment["plugins"] = execution.get("plugins", decide) if given is None else [*decide, *given]
     fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
     return TrainConfig(**execution | experiment | fixed | changes)
 
@@ -194,19 +193,16 @@ def _difference(old: Any, new: Any) -> str:
     if isinstance(old, Code) and isinstance(new, Code) and old.definitions and new.definitions:
         return f"{new.label}, of which {', '.join(new.changed(old))} changed"
     if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
-        return "; ".join(
-            _difference(*pair) for pair in zip(old, new, strict=True) if _identity(pair[0]) != _identity(pair[1])
-        )
+        pairs = [pair for pair in zip(old, new, strict=True) if _identity(pair[0]) != _identity(pair[1])]
+        return "; ".join(starmap(_difference, pairs))
     if isinstance(old, OwnPlugin) and isinstance(new, OwnPlugin) and old.model_extra == new.model_extra:
         return _difference(old.code, new.code)
     return f"{_shown(old)} -> {_shown(new)}"
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, tuple) and any(isinstance(each, OwnPlugin) for each in value):
-        return ", ".join(map(_shown, value))
-    if isinstance(value, OwnPlugin):
-        return value.label
+    if isinstance(value, tuple | OwnPlugin):
+        return ", ".join(map(_shown, value)) if isinstance(value, tuple) else value.label
     return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code | Start) else str(value)
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import psutil
 import typer
 
-from roundweave.flows.config.base import OWN_PLUGINS
 from roundweave.flows.config.experiment import Experiment
 from roundweave.flows.config.files import read_toml
 from roundweave.flows.config.train import Execution, TrainConfig
@@ -50,21 +49,19 @@ def train_command(
 
 
 @with_options(Execution, without=("name", "root"))
+@with_options(Experiment, without=tuple(Experiment.model_fields.keys() - {"plugins"}))
 def resume_command(
     run: RunName,
     trust: Trust = False,
     root: Root = None,
     quiet: Quiet = False,
     as_json: Json = False,
-    plugins: Annotated[
-        str | None, typer.Option(help=f"{OWN_PLUGINS}; in place of those that decide no bits")
-    ] = None,
     **options: Any,
 ) -> None:
     """Go on with a run after its last committed round, from what is kept in its store."""
     from roundweave.flows.config.recorded import resumed_config
 
-    _train(resumed_config(run, root, trust, options | ({"plugins": plugins} if plugins else {})), as_json, quiet)
+    _train(resumed_config(run, root, trust, options), as_json, quiet)
 
 
 def _train(config: TrainConfig, as_json: bool, quiet: bool) -> None:

@@ -365,7 +365,7 @@ def test_a_resumed_run_may_have_other_plugins_beside_those_that_decide(mine, cap
     assert trace.read_text().splitlines()[-1] == "ended 3 None"
     assert f"plugins    {mine.name}:Noise, {mine.name}:Ends\n" in said(capsys, "show", "a")
     assert f"plugins    {mine.name}:Noise" in str(rw.open_run("a"))
-    said(capsys, "train", "--plugins", json.dumps({"name": f"{mine}:Ends", "at": 1}), "--name", "b", *FLAGS)
+    said(capsys, "train", "--plugins", json.dumps([{"name": f"{mine}:Ends", "at": 1}]), "--name", "b", *FLAGS)
     assert rw.open_run("b").done == 1
 
 
