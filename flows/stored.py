@@ -43,10 +43,10 @@ class Run(StoredRun):
     arrivals, changes, description = measures.arrivals, measures.changes, property(measures.description)
     diff, divergence, drift = measures.diff, measures.divergence, measures.drift
 
-    def __init__(self, where: Where, root: Where | None = None, **placed: Any) -> None:
+    def __init__(self, where: Where, root: Where | None = None, until: int | None = None, **placed: Any) -> None:
         self.root = root or default_root()
         self.placed = {"root": self.root, **placed}
-        super().__init__(where, self._computed)
+        super().__init__(where, self._computed, until)
 
     def _computed(self, round: int) -> Contents:
         return self._again(round)
@@ -60,7 +60,7 @@ class Run(StoredRun):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle says where the run lies, and it is opened there again."""
-        return partial(type(self), full_address(self.address), **self.placed), ()
+        return partial(type(self), full_address(self.address), until=self.until, **self.placed), ()
 
     def __getitem__(self, name: str) -> xr.DataArray:
         """One tensor of the state over the rounds of `kept`.
@@ -370,7 +370,8 @@ def open_run(name: Where, root: Where | None = None, **placed: Any) -> Run:
     """Open a stored run to look at it.
 
     Args:
-        name: The name of the run under the root, with or without ``.zarr``, or its path or address.
+        name: The name of the run under the root, with or without ``.zarr``, or its path or address. By an alias
+            the run ends with the round that the alias is.
         root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
         placed: How rounds are computed again that are not stored: ``trust`` and ``data`` as for `Run.replay`, and
             ``executor``, ``workers`` or ``scheduler``. By default they are computed in this process.
@@ -386,4 +387,5 @@ def open_run(name: Where, root: Where | None = None, **placed: Any) -> Run:
         >>> run = rw.open_run("first")
         >>> run.history()["loss"]
     """
-    return Run(open_stored(name, root).address, root, **placed)
+    found = open_stored(name, root)
+    return Run(found.address, root, found.until, **placed)

@@ -18,7 +18,7 @@ from roundweave.flows.config.train import TrainConfig
 from roundweave.storage.errors import DataError, ExperimentDiffers, NotARun, UsageError
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.places.base import Where, above, address_of, full_address
-from roundweave.storage.runs.names import default_root, stored_round
+from roundweave.storage.runs.names import default_root, find_run, stored_round
 from roundweave.storage.runs.run import Opener, StoredRun, open_stored
 from roundweave.tasks.algorithms.maps.optimizers import is_own_optimizer
 from roundweave.tasks.algorithms.table import TABLES, is_own_part
@@ -37,7 +37,7 @@ def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str,
     Raises `UsageError` for a merge, for fewer rounds than there are, and for foreign code without `trust`.
     """
     root = root or default_root()
-    stored = open_stored(run, root)
+    stored = StoredRun(find_run(run, root))
     if changes.get("rounds", stored.done) < stored.done:
         raise UsageError(f"{stored.name} has {stored.done} rounds already; give --rounds a larger number")
     return recorded_config(stored, root, trust, changes)

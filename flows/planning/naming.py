@@ -10,8 +10,16 @@ from roundweave.flows.config.plugins import active_plugins, check_fits, failing_
 from roundweave.flows.config.train import Location, TrainConfig
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
-from roundweave.storage.runs.names import aliases, find_run, holder_of, is_run, new_name, run_address, stored_round
-from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.runs.names import (
+    aliases,
+    holder_of,
+    is_run,
+    new_name,
+    run_address,
+    stored_round,
+    which_round,
+)
+from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.own_code.code import is_reference, short_name
 
 Run = TypeVar("Run")
@@ -139,6 +147,7 @@ def _start_of_alias(config: TrainConfig) -> str | None:
     """The round of the run that has the alias which `start_from` names; None, with a line, if nobody has it."""
     alias, _, which = str(config.start_from).rpartition("@")
     if holder_of(config.root, alias):
-        return f"{find_run(alias, config.root)}@{which}"
+        run = open_stored(alias, config.root)
+        return f"{run.address}@{run.round(which_round(which)).number}"
     notice(f"nobody is {alias} under {config.root} yet; {config.name} begins as if start_from were not given")
     return None

@@ -24,8 +24,9 @@ from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit
 from roundweave.storage.rounds.lease import fenced, hold_lease
 from roundweave.storage.rounds.store import RoundStore, Syncing, synced
-from roundweave.storage.runs.names import is_run
+from roundweave.storage.runs.names import held_rounds, is_run
 from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.upkeep.keep import All
 from roundweave.storage.upkeep.pruning import prune
 from roundweave.storage.values.state import Update
 from roundweave.storage.values.tensors import specs_bytes
@@ -89,7 +90,8 @@ class Prepared:
         only pruned if a later round is already safe against a power loss.
         """
         self.syncing.written = newest
-        prune(self.store, self.job.attempt.keep, self.syncing.safe)
+        if (keep := self.job.attempt.keep) != All():
+            prune(self.store, keep, self.syncing.safe, held_rounds(self.store.address))
 
     def compare(self, first: int, newest: Commit) -> None:
         """Raise `RoundFailed` if ranks that share a network take another step than the whole network does.

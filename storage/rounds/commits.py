@@ -323,10 +323,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a run is accepted, with a line for each reason."""
+    """Whether a run is accepted, with a line for each reason, and the round that was judged; None for the last."""
 
     accepted: bool
     reasons: Annotated[list[str], Field(max_length=1000)]
+    round: Round | None = None
 
 
 @dataclass(frozen=True)

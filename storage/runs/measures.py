@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import UsageError, printable
 from roundweave.storage.rounds.columns import ColumnsRecord, drifted
 from roundweave.storage.runs.round import Round
 from roundweave.storage.runs.run import StoredRun
@@ -251,3 +251,19 @@ def by_worker(run: StoredRun) -> list[dict[str, Any]]:
     )
     rows: list[dict[str, Any]] = json.loads(summary.reset_index().to_json(orient="records"))
     return rows
+
+
+def line_of(run: StoredRun) -> str:
+    """A run in a line, read from its metadata: name, status, rounds, algorithm, partitions, parameters, bytes."""
+    # The bytes are those of rounds that each have as many updates as the last one.
+    tensors, schema, pruned = run._store.tensors, run._store.schema, run.pruned
+    stored = tensors.kept_bytes(run.done, pruned, len(run.round("last").commit.updates))
+    parts = (
+        f"{run.name} · {run.status}",
+        f"{run.done}/{run.rounds} rounds{' (1 uncommitted)' * tensors.has_row(run.done + 1)}",
+        run.algorithm,
+        f"{run.partitions} partitions",
+        f"{sum(spec.size for spec in schema.layout.params):,} params",
+        f"{stored / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
+    )
+    return printable(f"<Run {' · '.join(parts)}>")

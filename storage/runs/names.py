@@ -8,11 +8,14 @@ that of the entry before.
 
 from __future__ import annotations
 
+import getpass
 import os
+import platform
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -137,26 +140,31 @@ def which_round(text: str) -> WhichRound:
 
 
 def find_run(run: Where, root: Where | None = None) -> str:
-    """The address of a run by its name or its alias under the root, or by its path or address.
+    """The address of a run, as `locate` finds it."""
+    return locate(run, root)[0]
+
+
+def locate(run: Where, root: Where | None = None) -> tuple[str, Holding | None]:
+    """The address of a run by its name or its alias under the root, or by its path or address; and the alias.
 
     The run may be damaged. Raises `NotARun`, with a hint, where nothing is found.
     """
     named = run_address(root, run)
     folders = stored_names(above(named))
     if last_name(named) in folders:
-        return named
-    if held := holder_of(above(named), run_name(named)):
-        if f"{held}{SUFFIX}" not in folders:
+        return named, None
+    if (held := holding_of(above(named), run_name(named))) and held.run:
+        if f"{held.run}{SUFFIX}" not in folders:
             raise NotARun(
-                f"{run} is an alias of {held}, which is gone; give it to another, `roundweave alias {run} RUN`"
+                f"{run} is an alias of {held.run}, which is gone; give it to another, `roundweave alias {run} RUN`"
             )
-        return run_address(above(named), held)
+        return run_address(above(named), held.run), held
     for address in (join_address(root or default_root(), run), address_of(run)):
         if contents := place_of(address).names():
             if runs := _folders(contents):
                 hint = f"it holds {_names(runs)}; name one, as {join_address(address, runs[0])}"
                 raise NotARun(f"{address} is not a run of Roundweave; {hint}")
-            return address
+            return address, None
     hint = nearest(str(run), map(run_name, folders), f"there are {_names(folders)}")
     if stored := stored_round(run):
         hint = f"that is a round; name its run, {stored[0]}, and the round by --round if the command has it"
@@ -179,8 +187,9 @@ ALIAS = re.compile(r"\w[\w.\-]{0,249}")
 class Holding:
     """Who has an alias from a time on, in seconds since the epoch, and why; `run` is None where it was taken back.
 
-    `round` is the newest one of the run at that time and `chain` that of its record. `before` is the digest of the
-    former entry; empty of the first one.
+    An alias is a run at a `round`, whose record has this `chain`. `before` is the digest of the former entry, empty
+    in the first one. `by` is who gave the alias, and `by_hand` says that a person did, and not a run at its end.
+    An alias that is `pinned`, or was taken back, goes to another run by hand alone.
     """
 
     number: Annotated[int, Field(ge=1)]
@@ -190,6 +199,9 @@ class Holding:
     why: str
     since: Time
     before: str
+    by: str = ""
+    by_hand: bool = True
+    pinned: bool = False
 
 
 Unless = Callable[[list[Holding]], str | None]
@@ -210,10 +222,24 @@ def alias_history(root: Where, alias: str) -> list[Holding]:
     return [entry for entry, _ in _read_history(_place(root), alias)]
 
 
+def holding_of(root: Where, alias: str) -> Holding | None:
+    """The newest entry of an alias; None where there is no such alias."""
+    place = _place(root)
+    number = _newest(place, alias) if ALIAS.fullmatch(alias) else 0
+    return _entry(place, alias, number, _content(place, alias, number)) if number else None
+
+
 def holder_of(root: Where, alias: str) -> str | None:
     """The name of the run that has an alias; None where there is no such alias or nobody has it."""
-    place = _place(root)
-    return _holder(place, alias, _newest(place, alias)) if ALIAS.fullmatch(alias) else None
+    holding = holding_of(root, alias)
+    return holding.run if holding else None
+
+
+def held_rounds(address: Where) -> frozenset[int]:
+    """The rounds of a run that have aliases, or had one before the present holder."""
+    place, name = _place(above(address)), run_name(address)
+    entries = [entry for alias in aliases(above(address)) for entry in _newest_two(place, alias)]
+    return frozenset(entry.round for entry in entries if entry.run == name and entry.round is not None)
 
 
 def holders(root: Where) -> dict[str, str]:
@@ -226,10 +252,11 @@ def kept_for_aliases(root: Where) -> dict[str, str]:
     """Why runs are kept, by name: those that have an alias, and those that had it before, to go back to."""
     place, kept = _place(root), dict[str, str]()
     for alias in aliases(root):
-        newest = _newest(place, alias)
-        for number, said in ((newest, "it is"), (newest - 1, "it was, before the present one,")):
-            if run := _holder(place, alias, number):
-                kept.setdefault(run, f"{said} {alias}")
+        for entry, said in zip(
+            _newest_two(place, alias), ("it is", "it was, before the present one,"), strict=False
+        ):
+            if entry.run:
+                kept.setdefault(entry.run, f"{said} {alias}")
     return kept
 
 
@@ -241,11 +268,13 @@ def give_alias(
     round: int | None = None,
     chain: str | None = None,
     unless: Unless = unconditionally,
+    **how: Any,
 ) -> str | None:
     """Give an alias to a run, or take it back where `run` is None, and keep that in its history.
 
     `unless` is called with the entries so far, and may give a reason for which the alias stays where it is. That
-    reason is returned; None where the alias was given. Raises `UsageError` for a name that no alias can have.
+    reason is returned; None where the alias was given. `how` are further fields of the new `Holding`. Raises
+    `UsageError` for a name that no alias can have.
     """
     if not ALIAS.fullmatch(alias):
         raise UsageError(f"{alias!r} is no name of an alias; give letters, digits, '_', '-' and '.'")
@@ -256,7 +285,7 @@ def give_alias(
         if reason := unless([entry for entry, _ in known]):
             return reason
         number, before = len(known) + 1, known[-1][1] if known else ""
-        entry = Holding(number, run, round, chain, why, time.time(), before)
+        entry = Holding(number, run, round, chain, why, time.time(), before, person(), **how)
         if place.create(_key(alias, number), sealed(entry), durable=True):
             return None
 
@@ -273,9 +302,17 @@ def _newest(place: Place, alias: str) -> int:
     return max(numbered(place.names(alias)), default=0)
 
 
-def _holder(place: Place, alias: str, number: int) -> str | None:
-    """The run of an entry; None where it was taken back, and of a number below 1."""
-    return _entry(place, alias, number, _content(place, alias, number)).run if number > 0 else None
+def _newest_two(place: Place, alias: str) -> list[Holding]:
+    """The newest entry of an alias, and the one before, if there are so many."""
+    newest = _newest(place, alias)
+    return [_entry(place, alias, n, _content(place, alias, n)) for n in (newest, newest - 1) if n > 0]
+
+
+def person() -> str:
+    """Who this process works for: the user and the machine."""
+    with suppress(KeyError, OSError):  # a container may have no name for its user
+        return f"{getpass.getuser()}@{platform.node()}"
+    return platform.node()
 
 
 def _read_history(place: Place, alias: str) -> list[tuple[Holding, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,10 @@ class Round:
     def score(self) -> Score | None:
         """The loss and the other scores on the held-out examples; None where the round was not scored."""
         return self.commit.score
+
+    def scored(self, score: Score | None) -> Round:
+        """The same round with another score, as on other examples."""
+        return Round(self._store, replace(self.commit, score=score), self._network)
 
     @property
     def state(self) -> State:

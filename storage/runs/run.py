@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 
-from roundweave.storage.errors import NotARun, printable
+from roundweave.storage.errors import NotARun
 from roundweave.storage.places.base import Place, Where
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.columns import ColumnsRecord, read_columns
@@ -28,7 +28,7 @@ from roundweave.storage.rounds.numbers import Numbers, Totals
 from roundweave.storage.rounds.pruned import Pruned, with_unwritten
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.rounds.tensors import Supply
-from roundweave.storage.runs.names import WhichRound, find_run, recorded_name, run_name, stored_round, which_round
+from roundweave.storage.runs.names import WhichRound, locate, recorded_name, run_name, stored_round, which_round
 from roundweave.storage.runs.records import checked_attributes
 from roundweave.storage.runs.round import Round
 from roundweave.storage.values.state import Update
@@ -40,9 +40,14 @@ if TYPE_CHECKING:
 def open_stored(run: Where, root: Where | None = None) -> StoredRun:
     """Open a stored run by its name under the root, with or without ``.zarr``, or by its address.
 
-    Raises `NotARun` where there is no run. `roundweave.flows.stored.open_run` gives the same run with its network.
+    By an alias it ends with the round that the alias is. Raises `NotARun` where there is no run, or an alias is
+    another round now. `roundweave.flows.stored.open_run` gives the same run with its network.
     """
-    return StoredRun(find_run(run, root))
+    address, alias = locate(run, root)
+    stored = StoredRun(address, until=alias.round if alias else None)
+    if alias and alias.chain not in (None, stored.chain):
+        raise NotARun(f"{run} was {alias.run}@{alias.round}, which is another round now; give it to a run again")
+    return stored
 
 
 Opener = Callable[[Where, Where | None], "StoredRun"]
@@ -53,11 +58,11 @@ class StoredRun:
     """A stored run as it was when it was opened or last refreshed.
 
     The attributes are read on opening; commit records, tensors and numbers when they are asked for. What of its
-    rounds is not stored is given by `supply`, if there is one.
+    rounds is not stored is given by `supply`, if there is one. It ends with round `until`, if that is given.
     """
 
-    def __init__(self, where: Where | Place, supply: Supply | None = None) -> None:
-        self._place, self._supply = place_of(where), supply
+    def __init__(self, where: Where | Place, supply: Supply | None = None, until: int | None = None) -> None:
+        self._place, self._supply, self.until = place_of(where), supply, until
         self.refresh()
 
     def refresh(self) -> Self:
@@ -82,6 +87,9 @@ class StoredRun:
         self._rounds, self._done = self._store.records, self._store.newest
         self._lease = read_lease(self._place)
         self._planned = (self._lease and self._lease.rounds) or self._store.rounds
+        if self.until is not None and self.until in self._rounds:
+            self._rounds, self._done = [r for r in self._rounds if r <= self.until], self.until
+            self._lease, self._planned = None, self.until
         self._commits: dict[int, Commit] = {}
         self._links: dict[int, Link] | None = None
         self._numbers: Numbers | None = None
@@ -334,6 +342,11 @@ class StoredRun:
         return Round(self._store, self._commit(number), self._network)
 
     @property
+    def result(self) -> Round:
+        """The round that the run hands out: the best one if its configuration has `best`, else the last one."""
+        return self.round("best" if self.config.get("best") and self.scores else "last")
+
+    @property
     def ranked_by(self) -> str:
         """The score that ``round("best")`` goes by: the configured one, or else ``accuracy``, or ``loss``."""
         scored = "accuracy" if "accuracy" in self.scores else "loss"
@@ -386,15 +399,6 @@ class StoredRun:
         raise NotARun(f"{self.address} was opened without its network; open it by roundweave.open_run")
 
     def __repr__(self) -> str:
-        # The bytes are those of rounds that each have as many updates as the last one.
-        tensors, schema, pruned = self._store.tensors, self._store.schema, self.pruned
-        stored = tensors.kept_bytes(self.done, pruned, len(self._commit(self.done).updates))
-        parts = (
-            f"{self.name} · {self.status}",
-            f"{self.done}/{self.rounds} rounds{' (1 uncommitted)' * tensors.has_row(self.done + 1)}",
-            self.algorithm,
-            f"{self.partitions} partitions",
-            f"{sum(spec.size for spec in schema.layout.params):,} params",
-            f"{stored / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
-        )
-        return printable(f"<Run {' · '.join(parts)}>")
+        from roundweave.storage.runs.measures import line_of  # slow to import
+
+        return line_of(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from roundweave.storage.errors import StoreDamaged
@@ -34,14 +34,15 @@ class LetGo:
     bytes: int
 
 
-def prune(store: RoundStore, keep: Keep, newest: Commit) -> None:
+def prune(store: RoundStore, keep: Keep, newest: Commit, held: frozenset[int] = frozenset()) -> None:
     """Delete the tensors that a policy does not keep; `newest` is the round from which the run goes on.
 
+    The states of the rounds `held`, which have aliases, stay.
     Only the holder of the lease may call this, while no work is in progress that began from an earlier round.
     """
     if keep == All():
         return
-    pruned = _prunes(store, keep, newest, absent(store.log, newest.round))
+    pruned = _prunes(store, keep, newest, absent(store.log, newest.round), held)
     if pruned != store.tensors.pruned():  # what was never stored is recorded, too, so that it is soon known
         write_pruned(store.log, pruned, newest.round)
     for spec in store.tensors.arrays.values():
@@ -49,13 +50,13 @@ def prune(store: RoundStore, keep: Keep, newest: Commit) -> None:
             _delete(store, spec, pruned)
 
 
-def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
+def prune_run(store: RoundStore, keep: Keep, dry: bool = False, held: frozenset[int] = frozenset()) -> LetGo:
     """Prune a run that nobody writes; returns what was deleted, or with `dry` what would be.
 
     Raises `RunBusy` while the run is written, and `StoreDamaged` where its newest round is not whole.
     """
     if dry:
-        return _goes(store, keep, store.log.read(store.log.last()))
+        return _goes(store, keep, store.log.read(store.log.last()), held)
     former = read_lease(store.place)
     rounds, failure = (former.rounds, former.failure) if former else (0, None)
     with hold_lease(store.place, secrets.token_hex(4), rounds, failure) as lease:  # so that nobody goes on with it
@@ -67,14 +68,15 @@ def prune_run(store: RoundStore, keep: Keep, dry: bool = False) -> LetGo:
             raise StoreDamaged(f"round {last} of {store.place} is damaged; `roundweave resume` first, then prune")
         newest = store.log.read(last)
         store.place.flush()
-        goes = _goes(store, keep, newest)
-        prune(store, keep, newest)
+        goes = _goes(store, keep, newest, held)
+        prune(store, keep, newest, held)
     return goes
 
 
-def _prunes(store: RoundStore, keep: Keep, newest: Commit, former: Pruned) -> Pruned:
+def _prunes(store: RoundStore, keep: Keep, newest: Commit, former: Pruned, held: frozenset[int]) -> Pruned:
     base, stored = base_of(store.log, former, min(newest.begins)), partial(there, store.log, former)
-    return keep.prunes(newest, former, base, stored, _single(store, keep, newest, former))
+    pruned = keep.prunes(newest, former, base, stored, _single(store, keep, newest, former))
+    return replace(pruned, states=pruned.states - (held - former.states))
 
 
 def _single(store: RoundStore, keep: Keep, newest: Commit, former: Pruned) -> Iterator[tuple[int, int]]:
@@ -95,8 +97,8 @@ def _read(store: RoundStore, round: int) -> Commit:
     return store.log.read(round)
 
 
-def _goes(store: RoundStore, keep: Keep, newest: Commit) -> LetGo:
-    pruned = _prunes(store, keep, newest, absent(store.log, newest.round))
+def _goes(store: RoundStore, keep: Keep, newest: Commit, held: frozenset[int]) -> LetGo:
+    pruned = _prunes(store, keep, newest, absent(store.log, newest.round), held)
     going = list(_going(store, pruned))
     return LetGo(tuple(sorted({round for round, _ in going})), sum(size for _, size in going))
 

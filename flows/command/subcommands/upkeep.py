@@ -18,7 +18,15 @@ from roundweave.storage.places.base import last_name
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.listing import looked_through
-from roundweave.storage.runs.names import SUFFIX, default_root, find_run, is_run, run_address, run_name
+from roundweave.storage.runs.names import (
+    SUFFIX,
+    default_root,
+    find_run,
+    held_rounds,
+    is_run,
+    run_address,
+    run_name,
+)
 from roundweave.storage.runs.removing import Eligible, Removal, remove
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.storage.upkeep.copying import copy_run
@@ -75,7 +83,7 @@ def prune_command(
 ) -> None:
     """Delete tensors of rounds; their records and numbers stay, and all that resuming needs."""
     stored = open_stored(run, root)
-    goes = prune_run(_store(stored), Keep.of(keep), dry_run)
+    goes = prune_run(_store(stored), Keep.of(keep), dry_run, held_rounds(stored.address))
     went = "would go" if dry_run else "went"
     gone = f"of rounds {listed(goes.rounds)} {went} {goes.bytes / 1e6:.3g} MB"
     done = gone if goes.rounds else f"with --keep {keep} nothing is to be pruned"

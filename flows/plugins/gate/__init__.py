@@ -13,7 +13,7 @@ from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import above
 from roundweave.storage.rounds.commits import JUDGEMENT
-from roundweave.storage.runs.names import aliases, holders, is_run, run_address, stored_round
+from roundweave.storage.runs.names import alias_history, aliases, holders, is_run, run_address, stored_round
 from roundweave.tasks.own_code.code import Code, is_reference
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
-CONDITION = re.compile(rf"(\w+) *(>=|<=|>|<) *(?:(-?{NUMBER})|parent(?: *([+-]) *({NUMBER}))?)")
-"""Matches a condition such as ``accuracy >= 0.9`` or ``loss <= parent + 0.01``."""
+CONDITION = re.compile(rf"(\w+) *(>=|<=|>|<) *(?:(-?{NUMBER})|(parent|champion)(?: *([+-]) *({NUMBER}))?)")
+"""Matches a condition such as ``accuracy >= 0.9``, ``loss <= parent + 0.01`` or ``loss <= champion``."""
 
 
 def _check_forms(conditions: tuple[str | Code, ...]) -> None:
@@ -34,7 +34,7 @@ def _check_forms(conditions: tuple[str | Code, ...]) -> None:
     for condition in conditions:
         if isinstance(condition, str) and not (CONDITION.fullmatch(condition) or is_reference(condition)):
             raise ValueError(
-                f"{condition!r} is no condition; give one such as accuracy >= 0.9, loss <= parent or FILE.py:fn"
+                f"{condition!r} is no condition; give one such as accuracy >= 0.9, loss <= champion or FILE.py:fn"
             )
 
 
@@ -47,14 +47,23 @@ class Gate(Plugin):
 
     accept: Conditions | None = Field(
         default=None,
-        description="conditions at commas, such as 'accuracy >= 0.9, loss <= parent', or FILE.py:fn; a run that "
+        description="conditions at commas, such as 'accuracy >= 0.9, loss <= champion', or FILE.py:fn; a run that "
         "does not meet all is rejected",
     )
     promote: str | None = Field(
         default=None,
         pattern=r"^\w[\w.\-]*$",
-        description="an alias of the root, such as champion, that the run takes if it is accepted",
+        description="an alias of the root, such as champion, that the run takes if it is accepted, and not worse "
+        "than who has it",
     )
+    approval: bool = Field(default=False, description="a person gives an accepted run the alias")
+
+    def fits(self, config: TrainConfig) -> None:
+        """Refuse what is about an alias where the run may take none."""
+        compared = [each for each in self.accept or () if isinstance(each, str) and "champion" in each]
+        if not self.promote and (self.approval or compared):
+            about = "approval" if self.approval else f"accept = {compared[0]}"
+            raise ValueError(f"{about} is about who has an alias; give promote, such as promote = champion")
 
     def configure(self, config: TrainConfig) -> TrainConfig:
         """Keep the source of the user's functions, and refuse those that cannot be called."""
@@ -99,9 +108,11 @@ class Gate(Plugin):
         """Judge the run, and let it take its alias."""
         if error is not None:
             return
-        from roundweave.flows.plugins.gate.judging import judge, promote
+        from roundweave.flows.plugins.gate.judging import Challenger, judge, promote
 
+        entries = alias_history(run.root, self.promote) if self.promote else []
+        challenger = Challenger(run, self.accept or (), entries)
         if self.accept:
-            judge(self.accept, run)
+            judge(challenger)
         if self.promote:
-            promote(run, self.promote, self.accept or ())
+            promote(challenger, self.promote, self.approval)

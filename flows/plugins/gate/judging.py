@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from roundweave.flows.config.recorded import BESIDE
 from roundweave.flows.plugins.gate import Conditions
+from roundweave.flows.plugins.gate.comparing import champion_of
 from roundweave.flows.plugins.gate.conditions import COMPARED, parts_of_condition
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run
-from roundweave.storage.errors import CodeError, UsageError, failing_as, located
+from roundweave.storage.errors import CodeError, RoundweaveError, UsageError, failing_as, located
 from roundweave.storage.places.base import Where
 from roundweave.storage.rounds.commits import JUDGEMENT, Score
 from roundweave.storage.runs.names import Holding, Unless, give_alias, is_run, run_address, unconditionally
@@ -20,57 +24,113 @@ from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import Code
 
 
-def judge(conditions: Conditions, run: Run) -> None:
-    """Judge a run that has ended, and keep the result in its record; a judgement of its last round stays.
+@dataclass(frozen=True)
+class Challenger:
+    """A run that has ended, the conditions of its gate, and the entries so far of the alias that it may take."""
 
-    Raises `CodeError` where a function of the user's fails.
-    """
-    if run.judgement:
-        return
-    answers = [_judged(condition, run, run.round(0) if run.parent else None) for condition in conditions]
-    accepted = all(holds for holds, _ in answers)
-    reasons = [reason if holds else f"{reason}, which is not enough" for holds, reason in answers]
-    run.write_section(JUDGEMENT, {"accepted": accepted, "reasons": reasons})
-    notice(f"{run.name} is {'accepted' if accepted else 'rejected'}: {'; '.join(reasons)}")
+    run: Run
+    conditions: Conditions
+    entries: Sequence[Holding] = ()
 
+    @cached_property
+    def round(self) -> Round:
+        """The round that is judged, and handed out if it is accepted."""
+        return self.run.result
 
-def _judged(condition: str | Code, run: Run, parent: Round | None) -> tuple[bool, str]:
-    """Whether a condition accepts a run that has ended, and a line that says why.
+    @cached_property
+    def parent(self) -> Round | None:
+        """Round 0, whose network is that with which the run began; None where weights were drawn from the seed."""
+        return self.run.round(0) if self.run.parent else None
 
-    The parent is round 0, whose network is that with which the run began, scored on the same examples. Where the
-    run began with weights drawn from the seed there is no parent, and a comparison with it accepts.
-    """
-    if isinstance(condition, Code):
-        return _judged_by(condition, run, parent)
-    parts = parts_of_condition(condition)
-    assert parts is not None
-    text, name, compare, number, sign, more = parts
-    value = _number(run.round(-1).score, name)
-    if (score := run.round(-1).score) and score.left_out and not _data_of(name):
-        return False, f"{text}: {value:.6g} of {score.examples} examples, and {score.left_out} are left out"
-    if number:
-        return COMPARED[compare](value, float(number)), f"{text}: {value:.6g}"
-    if parent is None:
-        return True, f"{text}: {value:.6g}, and there is no parent"
-    bound = _number(parent.score, name)
-    limit = bound + float(f"{sign or '+'}{more or 0}")
-    return COMPARED[compare](value, limit), f"{text}: {value:.6g}, the parent's is {bound:.6g}"
+    @cached_property
+    def champion(self) -> Round | None:
+        """The round that has the alias, scored on the same examples; None where nobody has it."""
+        return champion_of(self.run, self.entries[-1]) if self.entries and self.entries[-1].run else None
 
+    def judge(self, condition: str | Code) -> tuple[bool, str]:
+        """Whether a condition accepts the run, and a line that says why.
 
-def _judged_by(function: Code, run: Run, parent: Round | None) -> tuple[bool, str]:
-    with failing_as(lambda error: CodeError(f"accept {function.reference} failed with {located(error)}")):
-        answer: Any = function.load()(run, parent)
-    if not isinstance(answer, bool | np.bool_ | str):
-        raise CodeError(
-            f"accept {function.reference} must return True, False or why not, not {type(answer).__name__}"
-        )
-    accepted = not isinstance(answer, str) and bool(answer)
-    return accepted, f"{function.reference}: {answer}"
+        Where there is no parent, or no champion, a comparison with it accepts.
+        """
+        if isinstance(condition, Code):
+            return self._ask(condition, self.parent)
+        text, name, compare, number, word, sign, more = parts_of_condition(condition) or ()
+        value, left_out = self._value(name)
+        if left_out:
+            return False, f"{text}: {left_out}"
+        if number:
+            return COMPARED[compare](value, float(number)), f"{text}: {value:.6g}"
+        if (other := self.parent if word == "parent" else self.champion) is None:
+            return True, f"{text}: {value:.6g}, and there is no {word}"
+        bound = _number(other.score, name)
+        limit = bound + float(f"{sign or '+'}{more or 0}")
+        return COMPARED[compare](value, limit), f"{text}: {value:.6g}, the {word}'s is {bound:.6g}"
 
+    def beats(self, condition: str | Code, champion: Round) -> tuple[bool, str]:
+        """Whether a condition accepts the run beside the champion, and a line that says why.
 
-def _data_of(score: str) -> str:
-    """The option whose data a score is of, which its name begins with; empty where these are held out."""
-    return next((name for name in BESIDE if score.startswith(f"{name}_")), "")
+        A comparison with the parent is one with the champion, and a condition with a number asks for a score that
+        is not worse.
+        """
+        if isinstance(condition, Code):
+            return self._ask(condition, champion)
+        text, name, compare, number, _, sign, more = parts_of_condition(condition) or ()
+        value, bound = self._value(name)[0], _number(champion.score, name)
+        limit = bound if number else bound + float(f"{sign or '+'}{more or 0}")
+        holds = COMPARED[f"{compare[0]}=" if number else compare](value, limit)
+        return holds, f"{text}: {value:.6g}, the champion's is {bound:.6g}"
+
+    @property
+    def forbidden(self) -> str | None:
+        """Why the alias does not go to the run, whatever its scores are; None where it may."""
+        run, number = self.run, self.round.number
+        if (run.name, number) in [(entry.run, entry.round) for entry in self.entries]:
+            return "it has been so before"
+        if not self.entries:
+            return None
+        holding = self.entries[-1]
+        did = "took it back" if not holding.run else f"pinned it to {holding.run}" if holding.pinned else ""
+        if not did and holding.by_hand and holding.since > self._began:
+            did = f"gave it to {holding.run} meanwhile"
+        return f"{holding.by or 'somebody'} {did} ({holding.why})" if did else None
+
+    @property
+    def worse(self) -> str | None:
+        """Why the run is not known to be as good as the champion, by the conditions; None if it is."""
+        try:
+            champion = self.champion if self.conditions else None
+            answers = [self.beats(condition, champion) for condition in self.conditions if champion]
+        except RoundweaveError as error:
+            return f"it cannot be compared with {self.entries[-1].run}: {error}"
+        reasons = [reason for holds, reason in answers if not holds]
+        return f"{self.entries[-1].run} is better: {'; '.join(reasons)}" if reasons else None
+
+    @property
+    def _began(self) -> float:
+        """When the run began what it has trained since it last had the alias, in seconds since the epoch."""
+        run = self.run
+        last = max((entry.round or 0 for entry in self.entries if entry.run == run.name), default=None)
+        if last is None or last >= run.done:
+            return run.created
+        commit = run.round(last + 1).commit
+        return (commit.time or run.created) - commit.seconds
+
+    def _value(self, name: str) -> tuple[float, str]:
+        """A score of the judged round, and a line if examples are left out of it."""
+        score = self.round.score
+        value = _number(score, name)
+        if score is None or not score.left_out or any(name.startswith(f"{each}_") for each in BESIDE):
+            return value, ""
+        return value, f"{value:.6g} of {score.examples} examples, and {score.left_out} are left out"
+
+    def _ask(self, function: Code, other: Round | None) -> tuple[bool, str]:
+        with failing_as(lambda error: CodeError(f"accept {function.reference} failed with {located(error)}")):
+            answer: Any = function.load()(self.run, other)
+        if not isinstance(answer, bool | np.bool_ | str):
+            raise CodeError(
+                f"accept {function.reference} must return True, False or why not, not {type(answer).__name__}"
+            )
+        return not isinstance(answer, str) and bool(answer), f"{function.reference}: {answer}"
 
 
 def _number(score: Score | None, name: str) -> float:
@@ -78,48 +138,52 @@ def _number(score: Score | None, name: str) -> float:
     return float(score.row().get(name, np.nan)) if score else np.nan
 
 
-def promote(run: Run, alias: str, conditions: Conditions) -> None:
+def judge(challenger: Challenger) -> None:
+    """Judge a run that has ended, and keep the result in its record; a judgement of its last round stays.
+
+    Raises `CodeError` where a function of the user's fails.
+    """
+    run = challenger.run
+    if run.judgement:
+        return
+    answers = list(map(challenger.judge, challenger.conditions))
+    accepted = all(holds for holds, _ in answers)
+    reasons = [reason if holds else f"{reason}, which is not enough" for holds, reason in answers]
+    number = challenger.round.number
+    run.write_section(JUDGEMENT, {"accepted": accepted, "reasons": reasons, "round": number})
+    which = f"{run.name}@{number}" if number < run.done else run.name
+    notice(f"{which} is {'accepted' if accepted else 'rejected'}: {'; '.join(reasons)}")
+
+
+def promote(challenger: Challenger, alias: str, approval: bool = False) -> None:
     """Give a run that ended and was not rejected an alias of its root, and notice it.
 
-    One that had the alias before is left as it is. One that began with a former holder takes the alias from the
-    one that followed only if its gate, which compares it on data of their own, accepts it beside that one, too.
+    The alias is given only if the gate accepts the run beside the network that has it at that moment, and nobody
+    pinned it or gave it by hand meanwhile. With `approval` a person gives it.
     """
+    run = challenger.run
     if run.judgement and not run.judgement.accepted:
         return
-    parent = (run.parent or "").rpartition("@")[0]
+
+    def stays(entries: Sequence[Holding]) -> str | None:
+        now = challenger if [*entries] == [*challenger.entries] else replace(challenger, entries=entries)
+        ask = f"it awaits approval: `roundweave alias {alias} {run.name}`" if approval else None
+        return now.forbidden or now.worse or ask
+
     why = "; ".join(run.judgement.reasons) if run.judgement else "it is complete"
-    stays = give(run.root, alias, run, why, lambda entries: _superseded(run, conditions, parent, entries))
-    notice(f"{run.name} is {alias} now" if stays is None else f"{run.name} does not become {alias}: {stays}")
+    said = give(run.root, alias, run, why, stays)
+    notice(f"{run.name} is {alias} now" if said is None else f"{run.name} does not become {alias}: {said}")
 
 
-def _superseded(run: Run, conditions: Conditions, parent: str, entries: list[Holding]) -> str | None:
-    names = [entry.run for entry in entries]
-    if run.name in names:
-        return "it has been so before"
-    if parent not in names or names[-1] == parent:
-        return None
-    followed = f"it began with {parent}, and {names[-1] or 'nobody'} followed since"
-    if not names[-1]:
-        return followed
-    why = _falls_short(run, conditions, names[-1])
-    return f"{followed}, {why}" if why else None
+def give(
+    root: Where, alias: str, run: StoredRun, why: str, unless: Unless | None = None, **how: Any
+) -> str | None:
+    """Give a run, at the round that it hands out, an alias as `give_alias` does.
 
-
-def _falls_short(run: Run, conditions: Conditions, follower: str) -> str:
-    """Why a run is not known to be accepted beside the one that follows its parent, empty if it is."""
-    compared = [condition for condition in conditions if "parent" in str(condition)]
-    named = {_data_of(str(condition)) for condition in compared}
-    if not compared or "" in named:
-        return "with which nothing compares it"
-    other = Run(run_address(run.root, follower), run.root)
-    if any(other.attributes["data"].get(name) != run.attributes["data"][name] for name in named):
-        return "which was scored on other data"
-    answers = [_judged(condition, run, other.round(-1)) for condition in compared]
-    return "; ".join(reason for holds, reason in answers if not holds)
-
-
-def give(root: Where, alias: str, run: StoredRun, why: str, unless: Unless = unconditionally) -> str | None:
-    """Give a run an alias as `give_alias` does; raises `UsageError` for the name of a run."""
+    With `unless` the run itself takes the alias; else a person gives it. Raises `UsageError` for a run's name.
+    """
     if is_run(run_address(root, alias)):
         raise UsageError(f"{alias} is a run under {root}, and no alias; give the alias another name")
-    return give_alias(root, alias, run.name, why, run.done, run.chain, unless)
+    by_hand, unless = unless is None, unless or unconditionally
+    which = run.result
+    return give_alias(root, alias, run.name, why, which.number, which.chain, unless, by_hand=by_hand, **how)
