@@ -132,6 +132,9 @@ class Plugin(Config):
     def ended(self, run: Run, error: BaseException | None) -> None:
         """Called after the last commit, or with the error that ended the training."""
 
+    def promoted(self, run: Run, alias: str, holds: bool) -> None:
+        """Called when a person gives the run an alias, or takes it back from the run; else `ended` is called."""
+
     @classmethod
     def shown(cls, run: StoredRun) -> dict[str, str]:
         """What `roundweave show` says of a run, each a line under a name; asked of every plugin there is."""

@@ -185,11 +185,11 @@ ALIAS = re.compile(r"\w[\w.\-]{0,249}")
 
 @dataclass(frozen=True)
 class Holding:
-    """Who has an alias from a time on, in seconds since the epoch, and why; `run` is None where it was taken back.
+    """Who has an alias from a time on, in seconds since the epoch, and why; `run` is None where nobody has it.
 
-    An alias is a run at a `round`, whose record has this `chain`. `before` is the digest of the former entry, empty
-    in the first one. `by` is who gave the alias, and `by_hand` says that a person did, and not a run at its end.
-    An alias that is `pinned`, or was taken back, goes to another run by hand alone.
+    An alias is a run at a `round`, whose record has this `chain`. `before` is the digest of the former entry, and
+    empty in the first. `by` is who gave the alias, and `by_hand` says that a person did, and not a run at its end.
+    An alias that is `pinned` goes to another run by hand alone.
     """
 
     number: Annotated[int, Field(ge=1)]

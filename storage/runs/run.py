@@ -252,7 +252,8 @@ class StoredRun:
         if self.done >= self.rounds or self.stop:
             if judgement := self.judgement:
                 return "complete" if judgement.accepted else "rejected"
-            if all(self.section(name) for name in self._attributes.get("awaits", ())):
+            # A round that has an alias ends no run, whose sections are of its last round.
+            if self.until is not None or all(self.section(name) for name in self._attributes.get("awaits", ())):
                 return "complete"
         return "failed" if self.failure else "interrupted"
 

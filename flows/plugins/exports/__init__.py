@@ -1,4 +1,4 @@
-"""Exports the last round of a run that has ended, and was not rejected."""
+"""Exports the network of a run that has ended, and was not rejected; with an alias, the champion's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from roundweave.flows.plugin import Plugin
 from roundweave.storage.errors import UsageError, near
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.places.base import as_path, scheme_of
+from roundweave.storage.runs.names import holding_of
 
 if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
@@ -61,12 +62,12 @@ def check_export(to: str, replace: bool = True) -> None:
 
 
 class Export(Plugin):
-    """Exports the last round of a run that has ended, and was not rejected."""
+    """Exports the network of a run that has ended, and was not rejected; with an alias, the champion's."""
 
     export: Exports = Field(
         default=(),
-        description="where the last round goes if the run is accepted: folders, files and trackers, such as "
-        "nightly/{date}, mlflow",
+        description="where the network goes if the run is accepted, and has its alias if it is to: folders, "
+        "files and trackers, such as nightly/{date}, mlflow",
     )
 
     @classmethod
@@ -81,8 +82,23 @@ class Export(Plugin):
         return config
 
     def ended(self, run: Run, error: BaseException | None) -> None:
-        """Export the last round."""
-        if error is None and run.status != "rejected":
-            from roundweave.flows.plugins.exports.delivering import deliver
+        """Export what the run hands out. Where it may take an alias, folders and files go to who has the alias."""
+        if error is not None or run.status == "rejected" or not self.export:
+            return
+        from roundweave.flows.plugins.exports.delivering import deliver, deliver_champion
 
-            deliver(run, self.export)
+        alias = run.config.get("promote")
+        holding = holding_of(run.root, alias) if alias else None
+        if alias and holding and (holding.run, holding.round) == (run.name, run.result.number):
+            deliver_champion(run.root, alias, self.export)
+        else:
+            deliver(run, run.result, self.export, challenges=alias)
+
+    def promoted(self, run: Run, alias: str, holds: bool) -> None:
+        """Export the run, which has an alias now, or say what still has it after the alias was taken back."""
+        from roundweave.flows.plugins.exports.delivering import deliver_champion, take_back
+
+        if holds:
+            deliver_champion(run.root, alias, self.export)
+        else:
+            take_back(run, self.export, alias)

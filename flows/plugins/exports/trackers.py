@@ -31,7 +31,7 @@ class Moment:
 class Story:
     """A run for a tracker: its name, its flat configuration, facts such as its status and digest, its rounds.
 
-    `folder` has its model for a tracker that keeps models, which is given the `alias`.
+    `folder` has its model for a tracker that keeps models, which is given the `alias`; `chain` is its round's.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Story:
     moments: tuple[Moment, ...]
     folder: Path | None = None
     alias: str | None = None
+    chain: str = ""
 
 
 def story_of(run: StoredRun) -> Story:
@@ -105,6 +106,9 @@ def to_mlflow(story: Story, where: str | None) -> str:
     mlflow, entities = installed("mlflow", "mlflow-skinny"), installed("mlflow.entities", "mlflow-skinny")
     logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs the tables of each new database
     client = mlflow.MlflowClient(where)
+    if story.alias and (version := _version(client, story.chain)):
+        client.set_registered_model_alias(EXPERIMENT, story.alias, version)
+        return f"version {version} of the model {EXPERIMENT} at {client.tracking_uri}"
     experiment = client.get_experiment_by_name(EXPERIMENT)
     number = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)
     first, last = story.moments[0].time, story.moments[-1].time
@@ -130,9 +134,23 @@ def _register(client: Any, made: str, story: Story) -> None:
     if not client.search_registered_models(f"name = '{EXPERIMENT}'"):
         client.create_registered_model(EXPERIMENT)
     source = f"{client.get_run(made).info.artifact_uri}/model"
-    version = client.create_model_version(EXPERIMENT, source, made).version
+    version = client.create_model_version(EXPERIMENT, source, made, {"chain": story.chain}).version
     if story.alias:
         client.set_registered_model_alias(EXPERIMENT, story.alias, version)
+
+
+def _version(client: Any, chain: str) -> str | None:
+    """The version of the registered model that was made of the round with this chain; None if there is none."""
+    known = client.search_registered_models(f"name = '{EXPERIMENT}'")
+    versions = client.search_model_versions(f"name = '{EXPERIMENT}'") if known else []
+    return next((each.version for each in versions if each.tags.get("chain") == chain), None)
+
+
+def unregister(alias: str) -> None:
+    """Take an alias back from MLflow's registry; raises `PlaceError` where MLflow fails."""
+    mlflow = installed("mlflow", "mlflow-skinny")
+    with failing_as(lambda error: PlaceError(f"mlflow keeps the alias {alias}: {one_line(error)}")):
+        mlflow.MlflowClient().delete_registered_model_alias(EXPERIMENT, alias)
 
 
 def to_wandb(story: Story, where: str | None) -> str:

@@ -18,7 +18,7 @@ from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, RoundweaveError, UsageError, failing_as, located
 from roundweave.storage.places.base import Where
 from roundweave.storage.rounds.commits import JUDGEMENT, Score
-from roundweave.storage.runs.names import Holding, Unless, give_alias, is_run, run_address, unconditionally
+from roundweave.storage.runs.names import Holding, give_alias, is_run, run_address
 from roundweave.storage.runs.round import Round
 from roundweave.storage.runs.run import StoredRun
 from roundweave.tasks.own_code.code import Code
@@ -89,21 +89,28 @@ class Challenger:
         if not self.entries:
             return None
         holding = self.entries[-1]
-        did = "took it back" if not holding.run else f"pinned it to {holding.run}" if holding.pinned else ""
+        did = f"pinned it to {holding.run or 'nobody'}" if holding.pinned else ""
         if not did and holding.by_hand and holding.since > self._began:
             did = f"gave it to {holding.run} meanwhile"
         return f"{holding.by or 'somebody'} {did} ({holding.why})" if did else None
 
     @property
     def worse(self) -> str | None:
-        """Why the run is not known to be as good as the champion, by the conditions; None if it is."""
+        """Why the run is not known to be as good as the champion, by the conditions; None if it is.
+
+        Without conditions a run that began with a former champion takes nothing from the one that followed.
+        """
+        names = [entry.run for entry in self.entries]
+        parent = (self.run.parent or "").rpartition("@")[0]
+        if not self.conditions and parent in names[:-1] and parent != names[-1]:
+            return f"it began with {parent}, and {names[-1]} followed since, with which nothing compares it"
         try:
             champion = self.champion if self.conditions else None
             answers = [self.beats(condition, champion) for condition in self.conditions if champion]
         except RoundweaveError as error:
             return f"it cannot be compared with {self.entries[-1].run}: {error}"
         reasons = [reason for holds, reason in answers if not holds]
-        return f"{self.entries[-1].run} is better: {'; '.join(reasons)}" if reasons else None
+        return f"beside {self.entries[-1].run} it falls short: {'; '.join(reasons)}" if reasons else None
 
     @property
     def _began(self) -> float:
@@ -171,19 +178,12 @@ def promote(challenger: Challenger, alias: str, approval: bool = False) -> None:
         return now.forbidden or now.worse or ask
 
     why = "; ".join(run.judgement.reasons) if run.judgement else "it is complete"
-    said = give(run.root, alias, run, why, stays)
+    said = give(run.root, alias, run, challenger.round, why, unless=stays, by_hand=False)
     notice(f"{run.name} is {alias} now" if said is None else f"{run.name} does not become {alias}: {said}")
 
 
-def give(
-    root: Where, alias: str, run: StoredRun, why: str, unless: Unless | None = None, **how: Any
-) -> str | None:
-    """Give a run, at the round that it hands out, an alias as `give_alias` does.
-
-    With `unless` the run itself takes the alias; else a person gives it. Raises `UsageError` for a run's name.
-    """
+def give(root: Where, alias: str, run: StoredRun, round: Round, why: str, **how: Any) -> str | None:
+    """Give a run at a round an alias as `give_alias` does; raises `UsageError` for the name of a run."""
     if is_run(run_address(root, alias)):
         raise UsageError(f"{alias} is a run under {root}, and no alias; give the alias another name")
-    by_hand, unless = unless is None, unless or unconditionally
-    which = run.result
-    return give_alias(root, alias, run.name, why, which.number, which.chain, unless, by_hand=by_hand, **how)
+    return give_alias(root, alias, run.name, why, round.number, round.chain, **how)

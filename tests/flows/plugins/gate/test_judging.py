@@ -144,8 +144,8 @@ def test_one_that_is_better_than_both_on_validation_data_follows_the_later_champ
     trained(name="b", start_from="champion@-1", **validated, rounds=4)
     trained(name="worse", start_from="a@-1", **validated, rounds=3)
     losses = [rw.open_run(name).round(-1).score.values["validation_loss"] for name in ("worse", "b")]
-    says = "worse does not become champion: it began with a, and b followed since, validation_loss <= parent: "
-    assert f"{says}{losses[0]:.6g}, the parent's is {losses[1]:.6g}" in capfd.readouterr().err
+    says = "worse does not become champion: beside b it falls short: validation_loss <= parent: "
+    assert f"{says}{losses[0]:.6g}, the champion's is {losses[1]:.6g}" in capfd.readouterr().err
     trained(name="better", start_from="a@-1", **validated, rounds=6)
     assert holder_of(root, "champion") == "better"
 
@@ -207,4 +207,4 @@ def test_what_no_alias_can_be_is_refused(stored, capsys) -> None:
         code, _, err = command(capsys, "alias", *line.split())
         assert (code in (1, 2), len(err.splitlines()) <= 2) == (True, True), line
     with pytest.raises(UsageError, match="four is a run under"):
-        give(run.placed["root"], "four", run, "by hand")
+        give(run.placed["root"], "four", run, run.round(-1), "by hand")
