@@ -93,7 +93,9 @@ class Gate(Plugin):
     def shown(cls, run: StoredRun) -> dict[str, str]:
         """The aliases that the run has."""
         every = holders(above(run.address)).items()
-        return {"alias": ", ".join(alias for alias, holder in every if holder == run.name)}
+        held, alias = [alias for alias, holder in every if holder == run.name], run.config.get("promote")
+        awaits = run.config.get("approval") and alias not in held and run.status == "complete"
+        return {"alias": ", ".join([*held, *([f"{run.name} awaits approval as {alias}"] if awaits else [])])}
 
     def awaits(self) -> tuple[str, ...]:
         """Its judgement, where it has conditions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from roundweave.flows.planning.naming import find
 from roundweave.flows.plugins.gate.judging import give
 from roundweave.storage.errors import CodeError, NotARun, UsageError
 from roundweave.storage.rounds.commits import JUDGEMENT, section_key
-from roundweave.storage.runs.names import alias_history, give_alias, holder_of
+from roundweave.storage.runs.names import alias_history, give_alias, holder_of, person
 from tests.flows.command.in_process import run as command
 from tests.flows.command.in_process import said, told
 from tests.flows.nights import night, trained
@@ -148,6 +149,129 @@ def test_one_that_is_better_than_both_on_validation_data_follows_the_later_champ
     assert f"{says}{losses[0]:.6g}, the champion's is {losses[1]:.6g}" in capfd.readouterr().err
     trained(name="better", start_from="a@-1", **validated, rounds=6)
     assert holder_of(root, "champion") == "better"
+
+
+VALIDATED = {"validation": "digits", "accept": "validation_loss <= champion", "promote": "champion"}
+
+
+def validation_loss(name: str) -> float:
+    return rw.open_run(name).round("last").score.values["validation_loss"]
+
+
+def test_a_champion_is_the_one_at_the_end_of_the_night_whatever_its_network(root) -> None:
+    """Neither night began with the other; a network of one kind is compared with one of another kind."""
+    trained(name="good", **VALIDATED, rounds=6)
+    bad = trained(name="bad", **VALIDATED, model="mlp", rounds=1)
+    losses = validation_loss("bad"), validation_loss("good")
+    assert bad.judgement.reasons == [
+        f"validation_loss <= champion: {losses[0]:.6g}, the champion's is {losses[1]:.6g}, which is not enough"
+    ]
+    assert (bad.status, holder_of(root, "champion")) == ("rejected", "good")
+    better = trained(name="better", **VALIDATED, model="mlp", rounds=12, local_steps=20)
+    assert validation_loss("better") < losses[1]
+    assert (better.status, holder_of(root, "champion")) == ("complete", "better")
+
+
+def test_a_number_alone_lets_nobody_worse_take_the_alias(root, capfd) -> None:
+    fields = {"accept": "accuracy >= 0.1", "promote": "champion"}
+    trained(name="good", **fields, rounds=6)
+    bad = trained(name="bad", **fields, rounds=1)
+    assert (bad.status, holder_of(root, "champion")) == ("complete", "good")
+    assert "bad does not become champion: beside good it falls short: accuracy >= 0.1: " in capfd.readouterr().err
+
+
+def test_the_best_round_is_judged_and_handed_out_where_there_is_a_best(root, capfd) -> None:
+    run = trained(name="a", best="loss", lr=20.0, local_steps=20, rounds=6, accept="loss < 99", promote="champion")
+    best = run.best().number
+    assert 0 < best < 6
+    assert run.judgement.round == best
+    assert [(each.run, each.round) for each in alias_history(root, "champion")] == [("a", best)]
+    assert rw.open_run("champion").done == best
+    child = trained(name="b", start_from="champion@-1")
+    assert child.parent == f"a@{best}"
+    assert child.round(0).tensors["1.weight"].equal(run.round(best).tensors["1.weight"])
+
+
+def test_a_champion_that_goes_on_and_is_rejected_stays_the_round_that_it_was(root) -> None:
+    run = trained(name="a", accept="loss < 9", promote="champion", keep="last:1")
+    weights = run.round(2).tensors["1.weight"]
+    assert trained(name="a", accept="loss < 0", rounds=4, keep="last:1").status == "rejected"
+    champion = rw.open_run("champion")
+    assert (champion.status, champion.done, repr(champion)[:32]) == (
+        "complete",
+        2,
+        "<Run a · complete · 2/2 rounds ·",
+    )
+    assert champion.round("last").tensors["1.weight"].equal(weights), "the round stays, though its run keeps one"
+    assert trained(name="b", start_from="champion@-1").parent == "a@2"
+
+
+def test_an_alias_whose_run_was_made_anew_names_nothing(root) -> None:
+    trained(name="a", promote="champion")
+    shutil.rmtree(root / "a.zarr")
+    trained(name="a", seed=1)
+    with pytest.raises(NotARun, match="champion was a@2, which is another round now; give it to a run again"):
+        rw.open_run("champion")
+
+
+def test_by_hand_an_alias_is_pinned_approved_and_goes_to_a_round(root, capsys, tmp_path) -> None:
+    fields = {"accept": "loss < 9", "promote": "champion", "export": str(tmp_path / "current")}
+
+    def exported() -> str:
+        return (tmp_path / "current/README.md").read_text().splitlines()[1]
+
+    trained(name="a", **fields, rounds=3)
+    said(capsys, "alias", "champion", "a@2", "--pin", "--why", "round 3 is odd")
+    assert exported() == "# a, round 2"
+    trained(name="b", **fields, rounds=6)
+    assert (holder_of(root, "champion"), exported()) == ("a", "# a, round 2")
+    said(capsys, "alias", "champion", "--unpin")
+    trained(name="c", **fields, rounds=6, seed=1, approval=True)
+    assert "c awaits approval" in command(capsys, "show", "c")[1]
+    assert (holder_of(root, "champion"), exported()) == ("a", "# a, round 2")
+    said(capsys, "alias", "champion", "c")
+    assert exported() == "# c, round 6"
+    last = alias_history(root, "champion")[-1]
+    assert (last.by_hand, last.by, last.round) == (True, person(), 6)
+
+
+def test_by_hand_a_rejected_run_takes_an_alias_only_if_that_is_said(root, capsys) -> None:
+    trained(name="a", accept="loss < 0")
+    code, _, err = command(capsys, "alias", "champion", "a")
+    assert (code, err.splitlines()[-1][:28]) == (2, "error: a is rejected: loss <")
+    said(capsys, "alias", "champion", "a", "--anyway")
+    assert holder_of(root, "champion") == "a"
+
+
+def test_what_was_given_by_hand_meanwhile_stays(root, own, capfd) -> None:
+    trained(name="a", accept="loss < 9", promote="champion")
+    trained(name="b", accept="loss < 9", promote="champion", rounds=4)
+    gate = own(f"""
+from roundweave.storage.runs.names import give_alias
+def gate(run, parent):
+    give_alias({str(root)!r}, "champion", "a", "b is bad in production")
+    return True
+""")
+    trained(name="c", accept=f"{gate}:gate", promote="champion", start_from="champion@-1", rounds=6)
+    assert holder_of(root, "champion") == "a"
+    assert f"c does not become champion: {person()} gave it to a meanwhile (b is bad" in capfd.readouterr().err
+
+
+def test_what_was_taken_back_is_nobody_s_until_a_person_gives_it(root, capsys) -> None:
+    trained(name="a", promote="champion")
+    said(capsys, "alias", "champion", "--take-back", "--why", "all are bad")
+    trained(name="b", promote="champion")
+    assert holder_of(root, "champion") is None
+    said(capsys, "alias", "champion", "--unpin")
+    trained(name="c", promote="champion")
+    assert holder_of(root, "champion") == "c"
+
+
+def test_a_comparison_with_a_champion_needs_an_alias() -> None:
+    with pytest.raises(
+        rw.RoundweaveError, match="accept = loss <= champion is about who has an alias; give promote"
+    ):
+        night(accept="loss <= champion")
 
 
 def test_the_page_s_function_of_a_gate(own) -> None:
