@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from roundweave.flows.config.plugins import active_plugins, check_fits, failing_by_name, through
 from roundweave.flows.config.train import Location, TrainConfig
-from roundweave.flows.reporting.listening import notice
+from roundweave.flows.reporting.listening import notice, notify_name
 from roundweave.storage.errors import ExperimentDiffers, StoreError, UsageError
 from roundweave.storage.runs.names import (
     aliases,
@@ -37,6 +37,7 @@ def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
         return config
     if config.name:
         Location(name=config.name)
+        notify_name(config.name)
         return config
     model = config.model
     if isinstance(model, str) and is_reference(model):

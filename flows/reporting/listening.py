@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 class Listener:
     """Is notified of a run's events; a subclass overrides the methods for the events that it wants."""
 
+    def named(self, name: str) -> None:
+        """Called when the name of the run is decided, before anything is looked up."""
+
     def began(self, address: str) -> None:
         """Called when the run at this address is open for its rounds, before the first of them."""
 
@@ -183,6 +186,12 @@ def notify_progress(done: int, total: int, text: str) -> None:
     """Notify all listeners of the progress of work other than rounds."""
     for listener in _listeners.get():
         listener.progressed(done, total, text)
+
+
+def notify_name(name: str) -> None:
+    """Notify all listeners of the name of the run to train."""
+    for listener in _listeners.get():
+        listener.named(name)
 
 
 def notify_skip(text: str) -> None:

@@ -35,8 +35,8 @@ with without_form():  # Prefect makes it again for a deployment, and nothing els
         Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do,
         and one named "Rejected" where its gate did not accept the run.
         """
-        named = configure(take_up_attempt(config))
         with around(config):
+            named = configure(take_up_attempt(config))
             return as_flow(named, partial(train_past_others, _train, named))
 
 

@@ -33,5 +33,5 @@ class JsonLog(Plugin):
         """Log while the context is open; raises `UsageError` if nothing can be written."""
         from roundweave.flows.plugins.log_file.log import logged
 
-        with logged(self.log_file):
+        with logged(self.log_file, config.name):
             yield

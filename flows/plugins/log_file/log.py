@@ -21,15 +21,19 @@ from roundweave.storage.runs.run import StoredRun
 class LogFile(Listener):
     """A listener that appends a line for each event to a file; what the file does not take is said once."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, run: str | None = None) -> None:
         self.path = path
-        self.run: str | None = None
+        self.run = run
         self.address: str | None = None
         self.status = "complete"
         self._lost = False
         with failing_as(lambda error: UsageError(f"no log can be written to {path}: {reason(error)}")):
             self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self._append("opened", {})
+
+    def named(self, name: str) -> None:
+        """Remember the name, by which also a run is logged that never begins."""
+        self.run = name
 
     def began(self, address: str) -> None:
         """Log the name of the run."""
@@ -74,15 +78,15 @@ class LogFile(Listener):
 
 
 @contextmanager
-def logged(path: Path | None) -> Iterator[None]:
+def logged(path: Path | None, run: str | None = None) -> Iterator[None]:
     """Append a line to this file for each event while the context is open, the last with the status at the end.
 
-    Raises `UsageError` if it cannot be written.
+    `run` is the configured name, which may have a date to come. Raises `UsageError` if it cannot be written.
     """
     if path is None:
         yield
         return
-    log = LogFile(path)
+    log = LogFile(path, run)
     try:
         with listening(log):
             yield

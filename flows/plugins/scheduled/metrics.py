@@ -63,17 +63,20 @@ class ServedRuns(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """How many runs there are by status, when the last complete one ended, and what the newest one has."""
+        """How many runs there are by status, how each newer one is, and what the newest one has."""
         statuses, sound = Counter[str](), list[StoredRun]()
+        each = GaugeMetricFamily("roundweave_run", "When each run began", labels=["run", "status"])
         for run in looked_through(self._root, names=self._names).values():
             try:
                 if isinstance(run, StoreError):
                     raise run
                 sound += [run] if run.done >= 0 else []
                 statuses[run.status] += 1
+                each.add_metric([run.name, run.status], run.created)
             except StoreError as error:
                 statuses[error.status] += 1
         yield _gauge("runs", "Runs that are stored", statuses, "status")
+        yield each
         if complete := [run for run in sound if run.status == "complete"]:
             told = "When the newest complete run ended"
             yield _gauge("complete_timestamp_seconds", told, _ended(complete[-1]))
@@ -87,7 +90,7 @@ class ServedRuns(Collector):
 
 def _of_newest(run: StoredRun) -> Iterator[Metric]:
     """The name, the status, the numbers and the last scores of a run."""
-    score = last_score(run)
+    score = last_score(run) if run.done else None  # round 0 may be weights that were drawn
     refused = [record for record in run.round(-1).commit.updates.values() if record.refused is not None]
     yield InfoMetricFamily("roundweave_newest_run", "The newest run", {"run": run.name, "status": run.status})
     yield _gauge("newest_run_rounds", "Rounds that it has committed", run.done)

@@ -181,7 +181,7 @@ def test_a_number_alone_lets_nobody_worse_take_the_alias(root, capfd) -> None:
 
 
 def test_the_best_round_is_judged_and_handed_out_where_there_is_a_best(root, capfd) -> None:
-    run = trained(name="a", best="loss", lr=20.0, local_steps=20, rounds=6, accept="loss < 99", promote="champion")
+    run = trained(name="a", best="loss", lr=50.0, local_steps=5, rounds=6, accept="loss < 99", promote="champion")
     best = run.best().number
     assert 0 < best < 6
     assert run.judgement.round == best

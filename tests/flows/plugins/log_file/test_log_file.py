@@ -13,7 +13,7 @@ import pytest
 from roundweave.flows import train_flow
 from roundweave.flows.plugins.log_file.log import LogFile, logged
 from roundweave.flows.reporting.listening import listening, notice
-from roundweave.storage.errors import RoundFailed, UsageError
+from roundweave.storage.errors import DataError, RoundFailed, UsageError
 from tests.flows.command.in_process import refused
 from tests.flows.nights import night, trained
 
@@ -30,9 +30,9 @@ def test_a_log_has_a_line_for_each_commit_and_event(tmp_path: Path) -> None:
         train_flow.fn(night(name="fails", log_file=log, lr=1e38, local_steps=9))
     told = lines(log)
     assert [(line["event"], line["run"]) for line in told if line["event"] != "notice"] == [
-        *[("opened", None), ("began", "logged"), ("committed", "logged"), ("committed", "logged")],
-        *[("ended", "logged"), ("opened", None), ("ended", None)],
-        *[("opened", None), ("began", "fails"), ("ended", "fails")],
+        *[(event, "logged") for event in ("opened", "began", "committed", "committed", "ended")],
+        *[("opened", "logged"), ("ended", "logged")],
+        *[("opened", "fails"), ("began", "fails"), ("ended", "fails")],
     ]
     assert all(datetime.fromisoformat(line["time"]).tzinfo for line in told)
     rounds = [line for line in told if line["event"] == "committed"]
@@ -43,6 +43,15 @@ def test_a_log_has_a_line_for_each_commit_and_event(tmp_path: Path) -> None:
     ends = [(line["status"], line.get("failure")) for line in told if line["event"] == "ended"]
     assert ends == [("complete", None), ("skipped", None), ("failed", f"RoundFailed: {failed.value}")]
     assert "logged is complete, 2 rounds; skipped, as on_complete says" in [line.get("text") for line in told]
+
+
+def test_a_night_that_never_begins_is_logged_by_its_name(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with pytest.raises(DataError):
+        trained(name="night-{date:%Y}", data="csv:missing.csv", target="y", log_file=log)
+    (opened, ended) = lines(log)
+    assert (opened["run"], opened["event"]) == ("night-{date:%Y}", "opened")
+    assert (ended["run"], ended["status"]) == (f"night-{datetime.now():%Y}", "failed")
 
 
 def test_a_log_that_cannot_be_written_is_refused_before_anything_begins(tmp_path, capsys) -> None:

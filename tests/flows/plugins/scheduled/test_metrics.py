@@ -41,6 +41,7 @@ def test_what_is_asked_for_is_what_the_store_has(tmp_path: Path) -> None:
     assert statuses == {"complete": 1, "rejected": 1, "no run": 1}
     once = [(f"{newest}_info", rejected.name, "rejected"), ("roundweave_alias", "champion", first.name)]
     wanted = dict.fromkeys(once, 1) | dict.fromkeys([(f"{newest}_rounds",), (f"{newest}_planned_rounds",)], 3)
+    wanted |= {("roundweave_run", each.name, each.status): each.created for each in (first, rejected)}
     wanted |= {("roundweave_complete_timestamp_seconds",): first.round(-1).commit.time}
     wanted |= {(f"{newest}_refused_updates",): 0, (f"{newest}_start_timestamp_seconds",): rejected.created}
     wanted |= {(f"{newest}_score", "loss"): score.loss, (f"{newest}_score", "accuracy"): score.accuracy}
