@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from roundweave.flows.config.base import DATA, NamedOrOwn
 from roundweave.flows.plugin import Plugin
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError, cut, unless_damaged
-from roundweave.storage.rounds.columns import REFUSED, drifted
+from roundweave.storage.rounds.columns import ORDER, REFUSED, Column, drifted
 from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import open_stored
 
@@ -22,44 +23,70 @@ if TYPE_CHECKING:
     from roundweave.tasks.data.description import Description
 
 
+STABLE = ORDER[-1]
+
+
 class Drift(Plugin):
     """Tells how far examples have drifted from those of the run that a run begins with, or rejects the run."""
 
     drift: Literal["tell", "refuse"] = Field(
         default="tell",
-        description="where the examples have drifted far from those of the run in start_from: tell, or reject it",
+        description="where the examples have drifted far from those of the reference, or else of the run in "
+        "start_from: tell, or reject it",
+    )
+    reference: Annotated[NamedOrOwn | None, DATA] = Field(
+        default=None, description="data as each day's should be; default: the validation data where drift = refuse"
     )
 
     @classmethod
     def takes_part(cls, config: TrainConfig) -> bool:
-        """Where a run begins with another one, or may be rejected."""
+        """Where a run begins with another one, or is compared with a reference."""
         return config.start_from is not None or super().takes_part(config)
 
     def plan(self, plan: Plan) -> Plan:
         """Refuse a comparison of columns of which nothing is told."""
-        if self.drift == "refuse" and plan.placement.told == 0:
-            raise UsageError("drift = refuse compares columns; have sites tell of them by describe_sites")
+        if (self.drift == "refuse" or self.reference) and plan.placement.told == 0:
+            raise UsageError("drift compares columns; have sites tell of them by describe_sites")
         return plan
 
     def described(self, plan: Plan, description: Description) -> Description:
-        """Compare the columns of a new run's examples with those of its parent, and say what became of them.
+        """Compare the columns of a new run's examples, and say what became of them.
 
-        Where there is no parent, or it recorded no columns, nothing is compared. Raises `UsageError` for the
-        latter if the run is to be rejected for what has drifted.
+        They are compared with those of the reference, by which the run may be rejected, and with those of its
+        parent, by which it may be rejected where there is no reference. Raises `UsageError` if the run is to be
+        rejected by its parent's columns, and the parent recorded none.
         """
-        start, record = plan.start, description.columns
-        if not record.columns or start is None:
+        record, refuse = description.columns, self.drift == "refuse"
+        reference = self.reference or (refuse and getattr(plan.config, "validation", None))
+        if not record.columns or not (plan.start or reference):
             return description
-        stored, refuse = stored_round(start.reference), self.drift == "refuse"
-        known = stored and unless_damaged(lambda: open_stored(stored[0]).columns)
-        if refuse and not known:
-            raise UsageError(f"drift = refuse: {start.reference} has no record of its columns; give drift = tell")
-        drift = drifted(known.columns, record.columns) if known else None
-        refusals = [str(each) for each in drift or () if refuse and each.what in REFUSED]
-        record = replace(record, drift=drift, refusals=refusals)
-        for line in cut(record.lines):
-            notice(f"drift: {line}")
+        parent = self._parent(plan, refuse and not reference)
+        drift = drifted(parent, record.columns) if parent else None
+        by = {"": drift or []}
+        if reference:
+            from roundweave.flows.plugins.drift.reference import columns_of_reference
+
+            columns = columns_of_reference(plan, reference, description)
+            by[" from the reference"] = drifted(columns, record.columns)
+        judged = [*by.values()][-1]
+        refusals = [str(each) for each in judged if refuse and each.what in REFUSED]
+        record = replace(record, drift=judged if drift is None and reference else drift, refusals=refusals)
+        for name, found in by.items():
+            for line in cut([str(each) for each in found if each.what != STABLE]):
+                notice(f"drift{name}: {line}")
         return replace(description, columns=record)
+
+    def _parent(self, plan: Plan, needed: bool) -> Mapping[str, Column] | None:
+        """The columns of the run that a run begins with; None where it recorded none."""
+        if plan.start is None:
+            return None
+        stored = stored_round(plan.start.reference)
+        known = stored and unless_damaged(lambda: open_stored(stored[0]).columns)
+        if needed and not known:
+            raise UsageError(
+                f"drift = refuse: {plan.start.reference} has no record of its columns; give drift = tell"
+            )
+        return known.columns if known else None
 
     @classmethod
     def summary(cls, run: StoredRun, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -186,3 +186,24 @@ def test_the_command_ends_with_3_and_shows_what_has_drifted(trained, capsys) -> 
     shown = json.loads(command(capsys, "show", "night-2", "--json")[1])
     assert [each["what"] for each in shown["drift"]] == ["moved much", "stable", "stable"]
     assert json.loads(command(capsys, "show", "night-1", "--json")[1])["drift"] is None
+
+
+@pytest.mark.parametrize("fixed", ["reference", "validation"])
+def test_one_shifted_first_night_does_not_reject_the_good_ones_beside_a_fixed_reference(
+    trained, tmp_path: Path, capfd, fixed: str
+) -> None:
+    table(rows=300).to_csv(tmp_path / "fixed.csv", index=False)
+    nightly = {"drift": "refuse", "target": "kind", fixed: f"csv:{tmp_path}/fixed.csv"}
+    nightly |= {"start_from": "champion@-1", "promote": "champion", "accept": "loss < 9"}
+    first = trained(table(shift=1.5), "first", **nightly)
+    second = trained(table(), "second", **nightly)
+    third = trained(table(shift=1.5), "third", **nightly)
+    assert [run.status for run in (first, second, third)] == ["rejected", "complete", "rejected"]
+    assert holders(tmp_path / "runs") == {"champion": "second"}
+    assert first.judgement.reasons[0].startswith("age moved much, psi ")
+    assert "drift from the reference: age moved much" in capfd.readouterr().err
+
+
+def test_a_reference_that_cannot_be_read_is_said(trained, tmp_path: Path) -> None:
+    with pytest.raises(rw.RoundweaveError, match="absent.csv"):
+        trained(table(), "a", target="kind", reference=f"csv:{tmp_path}/absent.csv")
