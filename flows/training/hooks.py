@@ -57,7 +57,7 @@ class Hooks:
         """A round was committed. What a plugin says to end the training is recorded."""
         if not self._watching:
             return
-        self.run.refresh()
+        self.run.refresh(until=commit.round)  # rounds after it may be committed already
         for plugin in self._watching:
             with _named(plugin, self.run):
                 why = plugin.committed(self.run, commit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -60,8 +61,11 @@ class StoredRun:
         self._place, self._supply = place_of(where), supply
         self.refresh()
 
-    def refresh(self) -> Self:
+    def refresh(self, until: int | None = None) -> Self:
         """Read the store again, to see the rounds that were committed since the run was opened.
+
+        Args:
+            until: The round with which the run ends as it is then seen; by default the newest.
 
         Returns:
             This run itself.
@@ -79,7 +83,9 @@ class StoredRun:
         self._created = checked.created
         self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes
         self._attributes["data"] = asdict(checked.data) | self._attributes["data"]
-        self._rounds, self._done = self._store.records, self._store.newest
+        until = sys.maxsize if until is None else until
+        self._rounds = [round for round in self._store.records if round <= until]
+        self._done = None if self._store.newest is None else min(self._store.newest, until)
         self._lease = read_lease(self._place)
         self._planned = (self._lease and self._lease.rounds) or self._store.rounds
         self._commits: dict[int, Commit] = {}
@@ -211,9 +217,14 @@ class StoredRun:
         judged = self.section(JUDGEMENT)
         return Judgement(**judged) if judged else None
 
-    def section(self, name: str) -> Any:
-        """What a plugin wrote of the newest round in the section of this name, JSON; None where nothing was."""
-        return read_section(self._place, name, self.done, self.chain) if self._store.has_sections else None
+    def section(self, name: str, round: int = -1) -> Any:
+        """What a plugin wrote of a round in the section of this name, JSON; None where nothing was.
+
+        By default it is the newest round.
+        """
+        number = round if round >= 0 else self.done + 1 + round
+        store = self._store
+        return read_section(self._place, name, number, store.log.chain(number)) if store.has_sections else None
 
     def write_section(self, name: str, content: Any) -> None:
         """Write JSON as a section of the newest round; raises `UsageError` for a name that no section can have."""
