@@ -10,7 +10,6 @@ import traceback
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
@@ -216,7 +215,7 @@ def located(error: BaseException) -> str:
     return one_line(error) + (f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else "")
 
 
-HERE = str(Path(__file__).parents[1])
+HERE = os.path.dirname(os.path.dirname(__file__))
 """The folder of this package, whose lines are not at fault where a line of the user's called them."""
 
 TRACEBACK = "ROUNDWEAVE_TRACEBACK"

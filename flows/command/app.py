@@ -90,9 +90,8 @@ class Once(typer.core.TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args([*args])
-        for option in given:
-            if given.count(option) > 1 and not option.multiple:
-                raise UsageError(f"{option.opts[0]} is given twice; give it once, a list with commas")
+        if twice := [each.opts[0] for each in given if given.count(each) > 1 and not each.multiple]:
+            raise UsageError(f"{twice[0]} is given twice; give it once, a list with commas")
         return super().parse_args(ctx, args)
 
 

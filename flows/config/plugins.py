@@ -50,10 +50,9 @@ def packages() -> dict[type[Any], str]:
         package = f"{point.dist.name} {point.dist.version}" if point.dist else ""
         try:
             kind = _loaded(point.value, point.load)
+            found[kind] = f"{package} ({bytes_digest(Path(inspect.getfile(kind)).read_bytes())[:8]})"
         except RoundweaveError as error:
             notice(f"{error}; all goes on without this plugin of {package}")
-            continue
-        found[kind] = f"{package} ({bytes_digest(Path(inspect.getfile(kind)).read_bytes())[:8]})"
     return found
 
 

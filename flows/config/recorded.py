@@ -235,8 +235,7 @@ def other_data(attributes: Mapping[str, Any], data: Mapping[str, Any]) -> str:
 def check_same_experiment(run: StoredRun, config: TrainConfig, decided_by: Mapping[str, str]) -> None:
     """Raise `ExperimentDiffers` if a run is of another experiment, or its plugins are of other packages."""
     then: dict[str, str] = run.attributes["versions"]
-    packages = {name: now for name, now in decided_by.items() if then.get(name, now) != now}
-    others = [f"plugin {name} of {then[name]} -> {now}" for name, now in packages.items()]
+    others = [f"plugin {n} of {then[n]} -> {now}" for n, now in decided_by.items() if then.get(n, now) != now]
     if differing := [*differences(run.config, config), *others]:
         raise _another(run, config, "; ".join(differing), "go on with that one: `roundweave resume {}`")
 

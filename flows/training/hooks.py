@@ -106,5 +106,5 @@ def _named(plugin: Plugin, run: Run) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, Skipped) or (isinstance(error, RoundweaveError) and plugin.is_ours()):
             raise
-        stays = f"the {run.done} rounds of {run.name} stay, `roundweave resume {run.name}` goes on"
+        stays = f"the {run.refresh().done} rounds of {run.name} stay, `roundweave resume {run.name}` goes on"
         raise PluginFailed(f"plugin {plugin.label()} failed with {located(error)}; {stays}") from error
