@@ -215,7 +215,7 @@ def located(error: BaseException) -> str:
     return one_line(error) + (f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else "")
 
 
-HERE = os.path.dirname(os.path.dirname(__file__))
+HERE = __file__.removesuffix("storage/errors.py")
 """The folder of this package, whose lines are not at fault where a line of the user's called them."""
 
 TRACEBACK = "ROUNDWEAVE_TRACEBACK"
