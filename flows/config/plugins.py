@@ -43,13 +43,15 @@ def plugin_classes() -> tuple[type[Any], ...]:
 def packages() -> dict[type[Any], str]:
     """The plugins of installed packages, each with its package, version and the digest of its module.
 
-    One that cannot be loaded is left out, with a line: what does not need it goes on.
+    One that cannot be used is left out, with a line: what does not need it goes on.
     """
     found = dict[type[Any], str]()
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else ""
         try:
             kind = _loaded(point.value, point.load)
+            if lacking := [name for name, field in kind.model_fields.items() if field.is_required()]:
+                raise UsageError(f"plugin {point.value}: give {lacking[0]} a default, with which it takes no part")
             found[kind] = f"{package} ({bytes_digest(Path(inspect.getfile(kind)).read_bytes())[:8]})"
         except RoundweaveError as error:
             notice(f"{error}; all goes on without this plugin of {package}")
@@ -65,8 +67,7 @@ def _defined_in(module: Any) -> type[Any]:
 def _loaded(named: str, load: Callable[[], Any]) -> type[Any]:
     with failing_as(lambda error: UsageError(f"plugin {named} cannot be loaded: {located(error)}")):
         found: Any = load()
-    is_plugin = inspect.isclass(found) and issubclass(found, import_module("roundweave").Plugin)
-    if not is_plugin:
+    if not (inspect.isclass(found) and issubclass(found, import_module("roundweave").Plugin)):
         raise UsageError(f"plugin {named} must be a subclass of roundweave.Plugin, not {found!r}")
     if taken := found.model_fields.keys() & OwnPlugin.model_fields.keys():
         raise UsageError(f"plugin {named}: no option can be called {min(taken)}; rename it")
@@ -76,7 +77,7 @@ def _loaded(named: str, load: Callable[[], Any]) -> type[Any]:
 def with_plugins(base: type[T], taken: Iterable[str] = ()) -> type[T]:
     """The part of a configuration with the options of the plugins that belong in the part; a decorator.
 
-    Raises `UsageError` for an option that there is already, or whose name is `taken`, or that has no default.
+    Raises `UsageError` for an option that there is already, or whose name is `taken`.
     """
     added: dict[str, Any] = {}
     owners = dict.fromkeys(EVERY_OPTION, "an algorithm")
@@ -86,8 +87,6 @@ def with_plugins(base: type[T], taken: Iterable[str] = ()) -> type[T]:
         for name, field in plugin.model_fields.items():
             if owners.setdefault(name, place) != place:
                 raise UsageError(f"plugin {place} has an option {name}, as {owners[name]} has; rename it")
-            if field.is_required():
-                raise UsageError(f"plugin {place}: give {name} a default, with which it takes no part")
             if plugin.part(name) == base.__name__:
                 added[name] = field.annotation, field
     made: Any = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
@@ -144,9 +143,8 @@ class OwnPlugin(BaseModel):
 
     def made(self) -> Any:
         """The plugin itself; raises `UsageError` for an option that it does not take."""
-        named = self.code.reference
-        with failing_as(lambda error: UsageError(f"plugin {named} cannot be made: {located(error)}")):
-            return _loaded(named, self.code.load)(**(self.model_extra or {}))
+        with failing_as(lambda error: UsageError(f"plugin {self.label} cannot be made: {located(error)}")):
+            return _loaded(self.code.reference, self.code.load)(**(self.model_extra or {}))
 
 
 def active_plugins(config: Any) -> Iterator[Any]:

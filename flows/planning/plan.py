@@ -110,9 +110,8 @@ class Plan:
     def _check_names(self, names: Iterable[str]) -> None:
         known = [each.name for each in fields(self)]
         if unknown := [name for name in names if name not in known]:
-            raise UsageError(
-                f"a plan has no {unknown[0]}; {nearest(unknown[0], known, 'it has ' + ', '.join(known))}"
-            )
+            hint = nearest(unknown[0], known, f"it has {', '.join(known)}")
+            raise UsageError(f"a plan has no {unknown[0]}; {hint}")
 
     def wrap(
         self,
