@@ -46,8 +46,9 @@ class _Kind(ModelMetaclass):
 
 def _wrong_field(error: BaseException) -> str:
     field = re.search(r"[\"'`](\w+)", str(error))
-    taken = field and hasattr(Plugin, field[1])
-    return f"no option can be called {field[1]}; rename it" if field and taken else one_line(error)
+    if field and hasattr(Plugin, field[1]):
+        return f"no option can be called {field[1]}; rename it"
+    return f"{one_line(error).partition('. ')[0]}; give each option a plain type, such as n: int = 3"
 
 
 class Plugin(Config, metaclass=_Kind):

@@ -67,7 +67,8 @@ def _defined_in(module: Any) -> type[Any]:
 def _loaded(named: str, load: Callable[[], Any]) -> type[Any]:
     with failing_as(lambda error: UsageError(f"plugin {named} cannot be loaded: {located(error)}")):
         found: Any = load()
-    if not (inspect.isclass(found) and issubclass(found, import_module("roundweave").Plugin)):
+    is_plugin = inspect.isclass(found) and issubclass(found, import_module("roundweave").Plugin)
+    if not is_plugin:
         raise UsageError(f"plugin {named} must be a subclass of roundweave.Plugin, not {found!r}")
     if taken := found.model_fields.keys() & OwnPlugin.model_fields.keys():
         raise UsageError(f"plugin {named}: no option can be called {min(taken)}; rename it")

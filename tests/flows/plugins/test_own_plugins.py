@@ -169,7 +169,7 @@ def made(name: str = "Mine", **named: Any) -> type[rw.Plugin]:
         ({"__annotations__": {"label": str}}, "no option can be called label; rename it"),
         ({"__annotations__": {"watches": bool}, "watches": True}, "no option can be called watches; rename it"),
         ({"plan": 3}, "no option can be called plan; rename it"),
-        ({"n": 3}, "PydanticUserError: A non-annotated attribute was detected: `n = 3`. All model fields require"),
+        ({"n": 3}, "PydanticUserError: A non-annotated attribute was detected: `n = 3`; give each option a"),
         ({"committed": lambda self, run: None}, "committed must take (self, run, commit)"),
     ],
 )
