@@ -205,8 +205,10 @@ def _difference(old: Any, new: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, tuple | OwnPlugin):
-        return ", ".join(map(_shown, value)) if isinstance(value, tuple) else value.label
+    if isinstance(value, OwnPlugin):
+        return value.label
+    if isinstance(value, tuple) and not any(isinstance(each, tuple) for each in value):
+        return ", ".join(map(_shown, value))
     return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code | Start) else str(value)
 
 
