@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import difflib
-import inspect
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from warnings import catch_warnings, filterwarnings
 
 from roundweave.flows.config.base import Config
-from roundweave.storage.errors import UsageError
+from roundweave.storage.errors import UsageError, failing_as, one_line
 from roundweave.tasks.own_code.tables import Table
 
 if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+
     from roundweave.flows.composed import TrainConfig
     from roundweave.flows.config.experiment import Dealing
     from roundweave.flows.planning.plan import Plan
@@ -23,13 +27,31 @@ if TYPE_CHECKING:
     from roundweave.storage.runs.run import StoredRun
     from roundweave.tasks.data.description import Description
     from roundweave.tasks.data.partitions import Partitions
+else:
+    ModelMetaclass = type(Config)
 
 
 ALIKE = 0.8
 """From which similarity on the name of a method is taken for a misspelt hook."""
 
 
-class Plugin(Config):
+class _Kind(ModelMetaclass):
+    """The type of the classes of plugins; raises `UsageError` for a field that no plugin can have."""
+
+    def __new__(cls, name: str, *parts: Any, **given: Any) -> type[Any]:
+        with catch_warnings(), failing_as(lambda error: UsageError(f"plugin {name}: {_wrong_field(error)}")):
+            filterwarnings("error", "Field name ")
+            return super().__new__(cls, name, *parts, **given)
+
+
+def _wrong_field(error: BaseException) -> str:
+    field = re.search(r"[\"'`](\w+)", str(error))
+    if field and hasattr(Plugin, field[1]):
+        return f"no option can be called {field[1]}; rename it"
+    return f"{one_line(error).partition('. ')[0]}; give each option a plain type, such as n: int = 3"
+
+
+class Plugin(Config, metaclass=_Kind):
     """A feature of a training; its fields are its options. A subclass overrides the hooks that it needs.
 
     Give an instance to `train`, or name its class in ``plugins`` of a configuration. What a hook raises ends the
@@ -61,12 +83,23 @@ class Plugin(Config):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise `UsageError` for a method that nobody calls, as its name is nearly that of a hook."""
-        hooks = [name for name, value in vars(Plugin).items() if inspect.isfunction(value)]
+        """Raise `UsageError` for a method that nobody calls, or that cannot be called as the hook of its name."""
+        hooks = {name: [*signature(hook).parameters] for name, hook in vars(Plugin).items() if isfunction(hook)}
+        for name in hooks.keys() & vars(cls).keys():
+            try:
+                signature(vars(cls)[name]).bind(*hooks[name])
+            except TypeError as error:
+                takes = ", ".join(hooks[name])
+                raise UsageError(f"plugin {cls.__name__}: {name} must take ({takes})") from error
         own = [name for name in vars(cls) if not name.startswith("_") and not hasattr(Plugin, name)]
         for name in filter(lambda name: callable(getattr(cls, name, None)), own):
             if close := difflib.get_close_matches(name, hooks, 1, ALIKE):
                 raise UsageError(f"plugin {cls.__name__}: did you mean {close[0]} by {name}? Rename {name}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            raise UsageError(f"plugin {self.label()} is frozen; keep what it remembers as self._{name}")
+        super().__setattr__(name, value)
 
     @classmethod
     def takes_part(cls, config: TrainConfig) -> bool:
@@ -123,7 +156,7 @@ class Plugin(Config):
         """Called when the run is open, before its next round."""
 
     def committed(self, run: Run, commit: Commit) -> str | None:
-        """Called after each committed round; a text ends the training, and is recorded as why."""
+        """Called after each committed round, with which `run` ends; a text ends the training, and says why."""
 
     def awaits(self) -> tuple[str, ...]:
         """The sections that `ended` writes and without which the run is not complete; it is locked meanwhile."""
@@ -171,6 +204,12 @@ class Plugin(Config):
     def is_ours(cls) -> bool:
         """Whether it is one of this package."""
         return cls.__module__.startswith("roundweave.")
+
+    @classmethod
+    def overrides(cls) -> bool:
+        """Whether it overrides a hook, or another method of this class."""
+        own = {name for kind in cls.__mro__[: cls.__mro__.index(Plugin)] for name in vars(kind) if name[0] != "_"}
+        return any(callable(getattr(Plugin, name)) for name in own & vars(Plugin).keys())
 
     def is_like(self, other: Plugin) -> bool:
         """Whether another plugin has the name and the options of this one."""

@@ -72,8 +72,9 @@ def new_run(described: Described, processes: int = 1, **attributes: Any) -> NewR
         **({"fingerprints": work.fingerprints} if work.fingerprints else {}),
         **({"asks": "present"} if work.drawn_from_present else {}),
         **({"awaits": plan.awaits} if plan.awaits else {}),
-        **({"decided_by": plan.decided_by} if plan.decided_by else {}),
+        **({"decided_by": [*plan.decided_by]} if plan.decided_by else {}),
         **provenance(),
+        "versions": versions() | plan.decided_by,
         **attributes,
     }
     scored = bool(description.held_out)

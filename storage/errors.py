@@ -206,13 +206,17 @@ def reason(error: BaseException) -> str:
 
 
 def located(error: BaseException) -> str:
-    """An error's type and text in one line, with the file and line where it was raised.
+    """An error's type and text in one line, with the file and line where it was raised, or that called us.
 
     What dataclasses generate has no file: its error is that of the line that called it.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != "<string>"]
+    frames = [frame for frame in frames if not frame.filename.startswith(HERE)] or frames
     return one_line(error) + (f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else "")
 
+
+HERE = __file__.removesuffix("storage/errors.py")
+"""The folder of this package, whose lines are not at fault where a line of the user's called them."""
 
 TRACEBACK = "ROUNDWEAVE_TRACEBACK"
 """The environment variable that is set where errors are to be shown with their tracebacks."""

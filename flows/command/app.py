@@ -16,7 +16,7 @@ import typer
 from roundweave.flows.command.errors import clear_errors, ended_by_interrupts, fail
 from roundweave.flows.reporting.listening import begun, going_on
 from roundweave.flows.serving.server import warm_up
-from roundweave.storage.errors import TRACEBACK
+from roundweave.storage.errors import TRACEBACK, UsageError
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.own_code.imports import kept
 
@@ -85,6 +85,16 @@ def main() -> None:
     sys.exit(code)
 
 
+class Once(typer.core.TyperCommand):
+    """A subcommand that refuses an option that is given twice, as the first value would be lost."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args([*args])
+        if twice := [each.opts[0] for each in given if given.count(each) > 1 and not each.multiple]:
+            raise UsageError(f"{twice[0]} is given twice; give it once, a list with commas")
+        return super().parse_args(ctx, args)
+
+
 def _completed() -> list[str]:
     """The words that a shell asks to complete, without the command's own name."""
     words = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", ""))
@@ -129,7 +139,7 @@ def application(arguments: list[str]) -> typer.Typer:
     asked = _asked(arguments)
     for name, (module, summary) in (COMMANDS | _of_plugins()).items():
         if name == asked:
-            app.command(name)(_loaded(name, module, arguments))
+            app.command(name, cls=Once)(_loaded(name, module, arguments))
         else:
             app.command(name, help=summary)(_unloaded)
     return app

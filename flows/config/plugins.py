@@ -10,13 +10,16 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, create_model, model_validator
 
 from roundweave.flows.config.algorithms import EVERY_OPTION
 from roundweave.flows.config.base import Config, Skipped
+from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import CODE_RAISES, PluginFailed, RoundweaveError, UsageError, failing_as, located
+from roundweave.storage.values.hashing import bytes_digest
 from roundweave.tasks.own_code.code import Code, find_code
 
 GROUP = "roundweave.plugins"
@@ -28,16 +31,31 @@ V = TypeVar("V")
 
 @functools.cache
 def plugin_classes() -> tuple[type[Any], ...]:
-    """The classes of all plugins: those of this package, then those of installed packages by name.
-
-    Raises `UsageError` for an entry point that gives no plugin.
-    """
+    """The classes of all plugins: those of this package, then those of installed packages by name."""
     # It is imported by its name alone, as it imports plugins: configurations import none.
     table = import_module("roundweave.flows.plugins").PLUGINS
     homes = [f"roundweave.flows.plugins.{name}" for name in table]
     ours = [_defined_in(import_module(home)) for home in homes if find_spec(home)]
-    theirs = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    return (*ours, *(_loaded(point.value, point.load) for point in theirs))
+    return (*ours, *packages())
+
+
+@functools.cache
+def packages() -> dict[type[Any], str]:
+    """The plugins of installed packages, each with its package, version and the digest of its module.
+
+    One that cannot be used is left out, with a line: what does not need it goes on.
+    """
+    found = dict[type[Any], str]()
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else ""
+        try:
+            kind = _loaded(point.value, point.load)
+            if lacking := [name for name, field in kind.model_fields.items() if field.is_required()]:
+                raise UsageError(f"plugin {point.value}: give {lacking[0]} a default, with which it takes no part")
+            found[kind] = f"{package} ({bytes_digest(Path(inspect.getfile(kind)).read_bytes())[:8]})"
+        except RoundweaveError as error:
+            notice(f"{error}; all goes on without this plugin of {package}")
+    return found
 
 
 def _defined_in(module: Any) -> type[Any]:
@@ -60,7 +78,7 @@ def _loaded(named: str, load: Callable[[], Any]) -> type[Any]:
 def with_plugins(base: type[T], taken: Iterable[str] = ()) -> type[T]:
     """The part of a configuration with the options of the plugins that belong in the part; a decorator.
 
-    Raises `UsageError` for an option that there is already, or whose name is `taken`, or that has no default.
+    Raises `UsageError` for an option that there is already, or whose name is `taken`.
     """
     added: dict[str, Any] = {}
     owners = dict.fromkeys(EVERY_OPTION, "an algorithm")
@@ -70,8 +88,6 @@ def with_plugins(base: type[T], taken: Iterable[str] = ()) -> type[T]:
         for name, field in plugin.model_fields.items():
             if owners.setdefault(name, place) != place:
                 raise UsageError(f"plugin {place} has an option {name}, as {owners[name]} has; rename it")
-            if field.is_required():
-                raise UsageError(f"plugin {place}: give {name} a default, with which it takes no part")
             if plugin.part(name) == base.__name__:
                 added[name] = field.annotation, field
     made: Any = create_model(base.__name__, __base__=base, __module__=base.__module__, **added)
@@ -128,7 +144,8 @@ class OwnPlugin(BaseModel):
 
     def made(self) -> Any:
         """The plugin itself; raises `UsageError` for an option that it does not take."""
-        return _loaded(self.code.reference, self.code.load)(**(self.model_extra or {}))
+        with failing_as(lambda error: UsageError(f"plugin {self.label} cannot be made: {located(error)}")):
+            return _loaded(self.code.reference, self.code.load)(**(self.model_extra or {}))
 
 
 def active_plugins(config: Any) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from roundweave.flows.config.base import own_options
 from roundweave.flows.config.experiment import DataConfig, Experiment
 from roundweave.flows.config.plugins import OwnPlugin, plugin_classes
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import DataError, ExperimentDiffers, NotARun, UsageError
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.places.base import Where, above, address_of, full_address
@@ -53,6 +54,9 @@ def recorded_config(stored: StoredRun, root: Where, trust: bool, changes: dict[s
     given = at_commas(changes.pop("plugins", None))
     experiment = recorded_experiment(stored, root, trust, changes)
     execution = stored.config if is_own_run(stored, root) else {}
+    if gone := execution.keys() - {*TrainConfig.model_fields, *TrainConfig.known}:
+        notice(f"{stored.name} goes on without {', '.join(sorted(gone))}, which no plugin that is here takes")
+        execution = {name: value for name, value in execution.items() if name not in gone}
     decide = experiment["plugins"]
     experiment["plugins"] = execution.get("plugins", decide) if given is None else [*decide, *given]
     fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
@@ -201,8 +205,10 @@ def _difference(old: Any, new: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, tuple | OwnPlugin):
-        return ", ".join(map(_shown, value)) if isinstance(value, tuple) else value.label
+    if isinstance(value, OwnPlugin):
+        return value.label
+    if isinstance(value, tuple) and not any(isinstance(each, tuple) for each in value):
+        return ", ".join(map(_shown, value))
     return f"{value.reference} ({value.digest[:8]})" if isinstance(value, Code | Start) else str(value)
 
 
@@ -228,9 +234,11 @@ def other_data(attributes: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     return ""
 
 
-def check_same_experiment(run: StoredRun, config: TrainConfig) -> None:
-    """Raise `ExperimentDiffers` if a run is of another experiment."""
-    if differing := differences(run.config, config):
+def check_same_experiment(run: StoredRun, config: TrainConfig, decided_by: Mapping[str, str]) -> None:
+    """Raise `ExperimentDiffers` if a run is of another experiment, or its plugins are of other packages."""
+    then: dict[str, str] = run.attributes["versions"]
+    others = [f"plugin {n} of {then[n]} -> {now}" for n, now in decided_by.items() if then.get(n, now) != now]
+    if differing := [*differences(run.config, config), *others]:
         raise _another(run, config, "; ".join(differing), "go on with that one: `roundweave resume {}`")
 
 

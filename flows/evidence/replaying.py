@@ -199,7 +199,8 @@ def key_differences(stored: StoredRun, described: Described, machines: Sequence[
     The key is all that decides a run's bits besides what is stored: fingerprint, code, data and versions.
     """
     recorded = {name: value for name, value in stored.attributes.items() if isinstance(value, Mapping)}
-    then, now = recorded.get("versions", {}), versions()
+    then = recorded.get("versions", {})
+    now = versions() | {name: one for name, one in described.plan.decided_by.items() if name in then}
     changed = (f"{name} {now.get(name)} instead of {then.get(name)}" for name in differing(then, now))
     parts = {
         "fingerprint": _other_machines(recorded, machines),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roundweave.flows.config.plugins import active_plugins, plugin_classes, through
+from roundweave.flows.config.plugins import active_plugins, packages, through
 from roundweave.flows.config.recorded import check_same_examples, check_same_experiment
 from roundweave.flows.config.train import TrainConfig
 from roundweave.flows.planning.completing import complete, deal
@@ -110,9 +110,8 @@ class Plan:
     def _check_names(self, names: Iterable[str]) -> None:
         known = [each.name for each in fields(self)]
         if unknown := [name for name in names if name not in known]:
-            raise UsageError(
-                f"a plan has no {unknown[0]}; {nearest(unknown[0], known, 'it has ' + ', '.join(known))}"
-            )
+            hint = nearest(unknown[0], known, f"it has {', '.join(known)}")
+            raise UsageError(f"a plan has no {unknown[0]}; {hint}")
 
     def wrap(
         self,
@@ -141,10 +140,10 @@ class Plan:
         return [section for plugin in self.plugins for section in plugin.awaits()]
 
     @property
-    def decided_by(self) -> list[str]:
-        """The installed packages' plugins that decide bits, whose code the run does not keep."""
+    def decided_by(self) -> dict[str, str]:
+        """The installed packages' plugins that decide bits, whose code the run does not keep, and the packages."""
         deciding = {type(plugin) for plugin in self.plugins if plugin.decides}
-        return [kind.place() for kind in plugin_classes() if kind in deciding and not kind.is_ours()]
+        return {kind.place(): package for kind, package in packages().items() if kind in deciding}
 
     @property
     def name(self) -> str:
@@ -173,7 +172,7 @@ def plan_run(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = ope
     plan = plan_rounds(config, run, opened, more)
     if run is None:
         return plan
-    check_same_experiment(run, plan.config)
+    check_same_experiment(run, plan.config, plan.decided_by)
     best = run.config.get("best")
     if config.best not in (None, best):
         raise UsageError(f"{run.name} goes by best = {best}, not {config.best}; leave it out, or name another")
@@ -223,6 +222,9 @@ def _ask(plan: Plan, plugins: Sequence[Any]) -> Plan:
     for plugin in plugins:
         if any(plugin.is_like(each) for each in plan.plugins):
             raise UsageError(f"plugin {plugin.label()} is given twice with the same options; leave one out")
+        if not plugin.overrides():
+            hooks = "configure, plan, began, committed, ended"
+            raise UsageError(f"plugin {plugin.label()} overrides no hook, so it does nothing; there are {hooks}")
         before, plan = plan, through(plan, [plugin], "plan")
         changed = [part for part in DECIDING if getattr(plan, part) != getattr(before, part)]
         if changed and not plugin.decides:

@@ -57,7 +57,7 @@ class Hooks:
         """A round was committed. What a plugin says to end the training is recorded."""
         if not self._watching:
             return
-        self.run.refresh()
+        self.run.refresh(until=commit.round)  # rounds after it may be committed already
         for plugin in self._watching:
             with _named(plugin, self.run):
                 why = plugin.committed(self.run, commit)
@@ -106,5 +106,5 @@ def _named(plugin: Plugin, run: Run) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, Skipped) or (isinstance(error, RoundweaveError) and plugin.is_ours()):
             raise
-        stays = f"the {run.done} rounds of {run.name} stay, `roundweave resume {run.name}` goes on"
+        stays = f"the {run.refresh().done} rounds of {run.name} stay, `roundweave resume {run.name}` goes on"
         raise PluginFailed(f"plugin {plugin.label()} failed with {located(error)}; {stays}") from error

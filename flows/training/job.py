@@ -113,10 +113,10 @@ def _draw(sampler: Sampler, seed: int, round: int, sizes: Sequence[int], before:
     who = f"sampler {type(sampler).__name__}"
     with failing_as(lambda error: PluginFailed(f"{who} failed with {located(error)}")):
         drawn = sampler.draw(seed, round, sizes, None, before)
-        asked = tuple(sorted(index(each) for each in drawn))
+        asked = tuple(sorted(index(each) for each in (() if drawn is None else drawn)))
     if not 1 <= len({*asked} & {*range(len(sizes))}) == len(asked) <= sampler.size:
         must = f"up to {sampler.size} numbers from 0 to {len(sizes) - 1}, each once"
-        raise PluginFailed(f"{who} drew {[*asked]} for round {round}; it must draw {must}")
+        raise PluginFailed(f"{who} drew {[*asked] or drawn} for round {round}; it must draw {must}")
     return asked
 
 
@@ -190,7 +190,7 @@ def _create_or_check(described: Described, executor: Executor, processes: int) -
             if not is_run(plan.address):
                 raise
             run = StoredRun(plan.address)
-            check_same_experiment(run, plan.config)
+            check_same_experiment(run, plan.config, plan.decided_by)
             check_same_examples(run, plan.config, described.description)
     then = {"": run.attributes["fingerprint"], **run.attributes.get("fingerprints", {})}
     now = {"": work.fingerprint, **work.fingerprints}

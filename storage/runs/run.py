@@ -65,11 +65,11 @@ class StoredRun:
         self._place, self._supply, self.until = place_of(where), supply, until
         self.refresh()
 
-    def refresh(self) -> Self:
+    def refresh(self, until: int | None = None) -> Self:
         """Read the store again, to see the rounds that were committed since the run was opened.
 
         Returns:
-            This run itself.
+            This run itself; it ends with the round `until` where that is given, and else with the newest.
 
         Raises:
             NotARun: The run is gone, or its attributes are damaged.
@@ -84,7 +84,8 @@ class StoredRun:
         self._created = checked.created
         self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes
         self._attributes["data"] = asdict(checked.data) | self._attributes["data"]
-        self._rounds, self._done = self._store.records, self._store.newest
+        self._rounds = [round for round in self._store.records if until is None or round <= until]
+        self._done = self._store.newest if until is None else min(self._store.newest or 0, until)
         self._lease = read_lease(self._place)
         self._planned = (self._lease and self._lease.rounds) or self._store.rounds
         if self.until is not None and self.until in self._rounds:
@@ -219,9 +220,10 @@ class StoredRun:
         judged = self.section(JUDGEMENT)
         return Judgement(**judged) if judged else None
 
-    def section(self, name: str) -> Any:
-        """What a plugin wrote of the newest round in the section of this name, JSON; None where nothing was."""
-        return read_section(self._place, name, self.done, self.chain) if self._store.has_sections else None
+    def section(self, name: str, round: int = -1) -> Any:
+        """What a plugin wrote of a round in the section of this name, JSON; None where nothing was."""
+        at = round if round >= 0 else self.done + 1 + round
+        return read_section(self._place, name, at, self._store.log.chain(at)) if self._store.has_sections else None
 
     def write_section(self, name: str, content: Any) -> None:
         """Write JSON as a section of the newest round; raises `UsageError` for a name that no section can have."""
@@ -266,8 +268,7 @@ class StoredRun:
     def _history(self) -> Numbers:
         """The numbers of all rounds up to `done`, read once."""
         if self._numbers is None:
-            done = self.done
-            self._numbers = Numbers.read(self._store.log, [round for round in self._rounds if round <= done])
+            self._numbers = Numbers.read(self._store.log, [round for round in self._rounds if round <= self.done])
         return self._numbers
 
     @property
@@ -281,8 +282,7 @@ class StoredRun:
     def _whole(self) -> dict[int, Link]:
         """The verified commit records up to `done`, ascending by round; they are read once."""
         if self._links is None:
-            done = self.done
-            self._links = self._store.log.links([round for round in self._rounds if round <= done])
+            self._links = self._store.log.links([round for round in self._rounds if round <= self.done])
         return self._links
 
     def _commit(self, round: int) -> Commit:

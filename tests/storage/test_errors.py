@@ -6,7 +6,8 @@ from dataclasses import FrozenInstanceError, dataclass
 
 import pytest
 
-from roundweave.storage.errors import located, near, nearest
+from roundweave.storage.errors import UsageError, located, near, nearest
+from roundweave.storage.rounds.commits import section_key
 
 
 def test_a_mistyped_name_is_asked_for() -> None:
@@ -20,6 +21,13 @@ def test_a_mistyped_name_is_asked_for() -> None:
 @dataclass(frozen=True)
 class Frozen:
     number: int = 1
+
+
+def test_an_error_that_we_raise_names_the_line_that_called_us() -> None:
+    with pytest.raises(UsageError) as raised:
+        section_key("a/b", 1)
+    line = test_an_error_that_we_raise_names_the_line_that_called_us.__code__.co_firstlineno + 2
+    assert located(raised.value).endswith(f"(line {line} of {__file__})")
 
 
 def test_an_error_in_what_a_dataclass_generates_names_the_line_that_called_it() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.flows.command.in_process import WITHOUT_PREFECT, run
+from tests.flows.command.in_process import WITHOUT_PREFECT, refused, run
 from tests.flows.prefect_server import command_line, until
 
 
@@ -56,6 +56,19 @@ def test_a_shell_completes_subcommands_and_their_options(capsys, monkeypatch, wo
     for name, value in asked.items():
         monkeypatch.setenv(name, value)
     assert run(capsys)[1].split() == [complete]
+
+
+@pytest.mark.parametrize(
+    ("words", "twice"),
+    [
+        ("train --lr 0.1 --lr=0.2", "--lr"),
+        ("train --plugins a.py:A --rounds 2 --plugins b.py:B", "--plugins"),
+        ("runs --root a --root b", "--root"),
+    ],
+)
+def test_an_option_that_is_given_twice_is_refused(capsys, words: str, twice: str) -> None:
+    said = (2, f"{twice} is given twice; give it once, a list with commas")
+    assert refused(capsys, *words.split()) == said
 
 
 @pytest.mark.thorough

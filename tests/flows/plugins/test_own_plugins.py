@@ -10,21 +10,22 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import TypeAdapter
 
 import roundweave as rw
-from roundweave.flows.config.recorded import differences, resumed_config
+from roundweave.flows.config.recorded import check_same_experiment, differences, resumed_config
 from roundweave.flows.reporting.reporter import LARGEST_PICKLE, without_pickles
 from roundweave.storage.errors import ExperimentDiffers, PluginFailed, RoundFailed
 from tests.commands import plain_command
-from tests.flows.command.in_process import said
+from tests.flows.command.in_process import refused, said
+from tests.flows.command.in_process import run as command
 from tests.flows.nights import night
 from tests.flows.plugins import own as plugins
 from tests.flows.plugins.own import HOOKS, Ends, Noise, Trace, Watches
-from tests.flows.prefect_server import command_line
+from tests.flows.prefect_server import command_line, until
 
 FLAGS = ["--model", "logistic", "--partitions", "2", "--local-steps", "2", "--executor", "inline"]
 """The small configuration of `tests.flows.nights`."""
@@ -45,11 +46,13 @@ def package(tmp_path: Path) -> Any:
     """Install a package that brings a plugin, and run a command in an environment that has the package."""
     folder = tmp_path / "packages"
 
-    def install(name: str, plugin: str = "Trace") -> None:
-        made = folder / f"{name}-1.0.dist-info"
+    def install(name: str, plugin: str = "Trace", version: str = "1.0", more: str = "") -> None:
+        for old in folder.glob(f"{name}-*"):
+            shutil.rmtree(old)
+        made = folder / f"{name}-{version}.dist-info"
         made.mkdir(parents=True)
-        shutil.copy(plugins.__file__, folder / f"{name}.py")
-        (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (folder / f"{name}.py").write_text(Path(plugins.__file__).read_text() + more)
+        (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         (made / "entry_points.txt").write_text(f"[roundweave.plugins]\n{name} = {name}:{plugin}\n")
 
     def run(*words: object, command: Callable[..., list[str]] = plain_command) -> subprocess.CompletedProcess[str]:
@@ -99,16 +102,32 @@ def test_the_options_of_a_package_are_flags_and_keys(package, tmp_path: Path) ->
     [
         ({"one": "Trace", "two": "Trace"}, "plugin two:Trace has an option trace, as one:Trace has; rename it"),
         ({"one": "Again"}, "plugin one:Again has an option retries, as Execution has; rename it"),
-        ({"one": "Ends"}, "plugin one:Ends: give at a default, with which it takes no part"),
-        ({"one": "Noisy"}, "plugin one:Noisy must be a subclass of roundweave.Plugin"),
-        ({"one": "Nobody"}, "plugin one:Nobody cannot be loaded: AttributeError"),
     ],
 )
-def test_a_package_that_brings_no_plugin_is_named(package, named: dict[str, str], says: str) -> None:
+def test_a_package_whose_options_there_are_already_is_refused(package, named: dict[str, str], says: str) -> None:
     for name, plugin in named.items():
         package.install(name, plugin)
     run = package("list", command=command_line)
     assert (run.returncode, run.stderr.count("\n"), says in run.stderr) == (2, 1, True), run.stderr
+
+
+@pytest.mark.dear("an installed package is found by a new process")
+@pytest.mark.parametrize(
+    ("plugin", "says"),
+    [
+        ("Ends", "plugin one:Ends: give at a default, with which it takes no part"),
+        ("Noisy", "plugin one:Noisy must be a subclass of roundweave.Plugin"),
+        ("Nobody", "plugin one:Nobody cannot be loaded: AttributeError"),
+    ],
+)
+def test_a_package_that_brings_no_plugin_is_named_and_the_rest_works(package, plugin: str, says: str) -> None:
+    package.install("one", plugin)
+    package.install("two")
+    listed = package("list", "plugins", "--json", command=command_line)
+    assert json.loads(listed.stdout)["plugins"][-1]["name"] == "Trace", listed.stderr
+    assert listed.stderr.startswith(says), listed.stderr
+    assert listed.stderr.endswith("; all goes on without this plugin of one 1.0\n")
+    assert listed.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -137,6 +156,91 @@ def test_instances_alone_are_given_to_train(given: Any) -> None:
 def test_a_misspelt_hook_is_named() -> None:
     with pytest.raises(rw.UsageError, match=r"plugin Late: did you mean committed by commited\? Rename commited"):
         type("Late", (rw.Plugin,), {"commited": lambda self, run, commit: None, "__module__": __name__})
+
+
+def made(name: str = "Mine", **named: Any) -> type[rw.Plugin]:
+    """A class of plugins as a user writes it, with these methods and fields."""
+    return type(name, (rw.Plugin,), {"__module__": __name__, **named})
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ({"__annotations__": {"label": str}}, "no option can be called label; rename it"),
+        ({"__annotations__": {"watches": bool}, "watches": True}, "no option can be called watches; rename it"),
+        ({"plan": 3}, "no option can be called plan; rename it"),
+        ({"n": 3}, "PydanticUserError: A non-annotated attribute was detected: `n = 3`; give each option a"),
+        ({"committed": lambda self, run: None}, "committed must take (self, run, commit)"),
+    ],
+)
+def test_a_class_that_could_not_be_used_is_refused_where_it_is_defined(named: dict[str, Any], says: str) -> None:
+    with pytest.raises(rw.UsageError, match=re.escape(f"plugin Mine: {says}")):
+        made(**named)
+
+
+def test_a_plugin_without_a_hook_is_refused() -> None:
+    quiet = made(on_round_end=lambda self, run: None)
+    for train in (lambda: trained(quiet()), lambda: trained(plugins=[quiet])):
+        with pytest.raises(rw.UsageError, match=r"^plugin Mine overrides no hook, so it does nothing; there are"):
+            train()
+    assert made(shown=classmethod(lambda cls, run: {})).overrides()
+
+
+def test_what_a_plugin_remembers_is_under_a_name_of_its_own() -> None:
+    def began(self: Any, run: rw.Run) -> None:
+        self._seen = [run.done]
+
+    def committed(self: Any, run: rw.Run, commit: Any) -> None:
+        self._seen.append(commit.round)
+
+    remembers = made(began=began, committed=committed)()
+    trained(remembers)
+    assert remembers._seen == [0, 1, 2]  # type: ignore[attr-defined]
+
+
+def sets(self: Any, at: Any) -> None:
+    self.seen = at
+
+
+@pytest.mark.parametrize("named", [{"began": sets}, {"__init__": sets, "began": lambda self, run: None}])
+def test_what_sets_an_option_is_told_where_it_may_remember(named: dict[str, Any]) -> None:
+    mine = made(**named)
+    line = sets.__code__.co_firstlineno + 1
+    with pytest.raises(rw.RoundweaveError, match=r"plugin Mine is frozen; keep .* as self\._seen") as it:
+        trained(mine(at=1) if "__init__" in named else mine())
+    assert "__init__" in named or f"(line {line} of {__file__}); the 0 rounds of a stay" in str(it.value)
+
+
+def test_an_option_that_a_constructor_takes_and_no_field_has_is_refused() -> None:
+    def constructor(self: Any, at: int) -> None:
+        rw.Plugin.__init__(self)
+        self._at = at
+
+    mine = made(__init__=constructor, began=lambda self, run: None, decides=True)
+    with pytest.raises(rw.UsageError, match=r"^plugin Mine \(\w+\) cannot be made: TypeError: .*argument: 'at'"):
+        trained(mine(1))
+
+
+# What it sees of a run.
+
+
+class Notes(rw.Plugin):
+    """Writes of each round how the run is seen at its commit, once there are as many rounds as given."""
+
+    watches: ClassVar[bool] = True
+    after: int = 0
+
+    def committed(self, run: rw.Run, commit: Any) -> None:
+        until(lambda: rw.open_run(run.name).done >= self.after)
+        run.write_section("notes", [commit.round, run.done, len(run.history()), run.round(-1).number])
+
+
+@pytest.mark.parametrize(("executor", "after"), [("inline", 0), ("graph", 6)])
+def test_at_a_commit_the_run_ends_with_its_round(executor: str, after: int, client) -> None:
+    with client.as_current():
+        run = trained(Notes(after=after), executor=executor, rounds=6, window=6)
+    assert [run.section("notes", round) for round in range(1, 7)] == [[n, n, n + 1, n] for n in range(1, 7)]
+    assert (run.section("notes", 0), run.section("notes"), run.verify().sound) == (None, [6, 6, 7, 6], True)
 
 
 # What ends a training.
@@ -340,6 +444,34 @@ def test_that_of_a_package_is_needed_by_its_run(package) -> None:
             again()
 
 
+@pytest.mark.dear("installed packages are found by a new process")
+def test_that_of_a_package_of_another_version_or_code_is_another_experiment(package) -> None:
+    package.install("noisy", "Hiss")
+    assert package("train", "--size", "0.01", "--name", "a", "--rounds", "2", *FLAGS).returncode == 0
+    for version, more in (("2.0", ""), ("1.0", "# changed")):
+        package.install("noisy", "Hiss", version, more)
+        again = package("resume", "a", "--rounds", "3", "--executor", "inline", command=command_line)
+        both = rf"plugin noisy:Hiss of noisy 1\.0 \(\w+\) -> noisy {version} \(\w+\)"
+        assert re.search(rf"a is another experiment \({both}\)", again.stderr), again.stderr
+    replayed = package("replay", "a", "--executor", "inline").stdout
+    assert re.search(r"not as recorded: versions: noisy:Hiss noisy 1\.0 \(.*\) instead of noisy 1\.0 \(", replayed)
+
+
+def test_a_run_that_recorded_no_package_of_its_plugins_goes_on() -> None:
+    check_same_experiment(trained(), night(name="a"), {"noisy:Hiss": "noisy 1.0 (01234567)"})
+
+
+@pytest.mark.dear("an installed package is found by a new process")
+def test_a_run_goes_on_without_the_options_of_a_package_that_is_gone(package, capsys, tmp_path: Path) -> None:
+    package.install("traced")
+    trace = ("--trace", str(tmp_path / "trace"))
+    assert package("train", *trace, "--name", "a", "--rounds", "2", *FLAGS).returncode == 0
+    code, _, err = command(capsys, "resume", "a", "--rounds", "3", "--executor", "inline")
+    assert (code, rw.open_run("a").done) == (0, 3), err
+    assert "a goes on without fails, trace, which no plugin that is here takes\n" in err
+    assert refused(capsys, "train", *trace, *FLAGS)[0] == 2
+
+
 @pytest.mark.parametrize("given", [[], [Noise(size=0.02)]])
 def test_without_it_or_with_other_options_the_run_is_another(given: list[rw.Plugin]) -> None:
     trained(Noise(size=0.01))
@@ -376,7 +508,14 @@ def test_what_decides_no_bits_may_change(mine) -> None:
     assert trained(rounds=6).done == 6
 
 
-MARKS = "import roundweave as rw\nopen({mark!r}, 'w').close()\nclass Noise(rw.Plugin):\n    decides = True\n"
+MARKS = """
+import roundweave as rw
+open({mark!r}, "w").close()
+class Noise(rw.Plugin):
+    decides = True
+    def began(self, run):
+        pass
+"""
 
 
 def test_that_of_a_run_from_elsewhere_is_run_with_trust_alone(own, tmp_path: Path) -> None:

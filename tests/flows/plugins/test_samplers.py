@@ -121,9 +121,9 @@ class Drawn(rw.Plugin):
         for draw, drew in {"[1, 9]": "[1, 9]", "[0, -1]": "[-1, 0]", "[1, 1]": "[1, 1]", "[]": "[]"}.items()
     ]
     + [
+        ("None", "sampler Draws drew None for round 1; it must draw up to 2 numbers from 0 to 4, each once"),
         ("[0, 1, 2]", "sampler Draws drew [0, 1, 2] for round 1"),
         ("{}[99]", "sampler Draws failed with KeyError: 99"),
-        ("None", "sampler Draws failed with TypeError: 'NoneType' object is not iterable"),
         ("[1.0, 2.0]", "sampler Draws failed with TypeError: 'float' object cannot be interpreted as an integer"),
     ],
 )

@@ -28,6 +28,8 @@ def test_a_section_is_read_as_it_was_written_and_each_round_has_its_own(run) -> 
     assert (again.section("mine"), again.section("other")) == (CONTENT, None)
     run.write_section("mine", [4])
     assert again.refresh().section("mine") == [4]
+    run.refresh(until=2).write_section("mine", [2])
+    assert [again.section("mine", round) for round in (1, 2, -3, 4)] == [None, [2], [2], [4]]
     assert again.verify().sound
     (run.path / section_key("mine", 4)).rename(run.path / section_key("mine", 3))
     assert again.refresh().section("mine") is None
