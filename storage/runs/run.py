@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 def open_stored(run: Where, root: Where | None = None) -> StoredRun:
     """Open a stored run by its name under the root, with or without ``.zarr``, or by its address.
 
-    By an alias it ends with the round that the alias is. Raises `NotARun` where there is no run, or an alias is
-    another round now. `roundweave.flows.stored.open_run` gives the same run with its network.
+    By an alias it ends with the alias's round. Raises `NotARun` where there is no run, or its round is another one
+    now. `roundweave.flows.stored.open_run` gives the same run with its network.
     """
     address, alias = locate(run, root)
     stored = StoredRun(address, until=alias.round if alias else None)
@@ -57,8 +57,8 @@ Opener = Callable[[Where, Where | None], "StoredRun"]
 class StoredRun:
     """A stored run as it was when it was opened or last refreshed.
 
-    The attributes are read on opening; commit records, tensors and numbers when they are asked for. What of its
-    rounds is not stored is given by `supply`, if there is one. It ends with round `until`, if that is given.
+    Commit records, tensors and numbers are read when they are asked for. `supply`, if there is one, gives what is
+    not stored of rounds. The run ends with round `until`, if that is given.
     """
 
     def __init__(self, where: Where | Place, supply: Supply | None = None, until: int | None = None) -> None:
@@ -66,10 +66,10 @@ class StoredRun:
         self.refresh()
 
     def refresh(self, until: int | None = None) -> Self:
-        """Read the store again, to see the rounds that were committed since the run was opened.
+        """Read the store again, up to the round `until` or to the newest one.
 
         Returns:
-            This run itself; it ends with the round `until` where that is given, and else with the newest.
+            This run itself.
 
         Raises:
             NotARun: The run is gone, or its attributes are damaged.
@@ -81,16 +81,13 @@ class StoredRun:
         self._store = RoundStore(self._place)
         self._store.supply = self._supply
         checked = checked_attributes(self._store.attributes, self._store.place)
-        self._created = checked.created
         self._attributes = {"algorithm": "", "data": asdict(checked.data), "versions": {}} | self._store.attributes
         self._attributes["data"] = asdict(checked.data) | self._attributes["data"]
-        self._rounds = [round for round in self._store.records if until is None or round <= until]
-        self._done = self._store.newest if until is None else min(self._store.newest or 0, until)
-        self._lease = read_lease(self._place)
-        self._planned = (self._lease and self._lease.rounds) or self._store.rounds
-        if self.until is not None and self.until in self._rounds:
-            self._rounds, self._done = [r for r in self._rounds if r <= self.until], self.until
-            self._lease, self._planned = None, self.until
+        last = self.until if until is None else until
+        self._rounds = [round for round in self._store.records if last is None or round <= last]
+        self._done = self._store.newest if last is None else min(self._store.newest or 0, last)
+        self._lease = read_lease(self._place) if self.until is None else None
+        self._planned = self.until or (self._lease and self._lease.rounds) or self._store.rounds
         self._commits: dict[int, Commit] = {}
         self._links: dict[int, Link] | None = None
         self._numbers: Numbers | None = None
@@ -143,7 +140,7 @@ class StoredRun:
     @property
     def created(self) -> float:
         """When the run was created, in seconds since the epoch."""
-        return self._created
+        return float(self._attributes["created"])
 
     @property
     def rounds(self) -> int:
@@ -244,8 +241,8 @@ class StoredRun:
     def status(self) -> str:
         """``complete``, ``rejected``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
 
-        A run counts as running for up to 30 seconds after a writer on another machine was killed. One that awaits
-        sections is complete when they are written. One that was rejected before its first round stays so.
+        A run counts as running for 30 seconds after a writer on another machine was killed. One that awaits sections
+        is complete when they are written; one that was rejected before its first round stays so.
         """
         if self._lease and self._lease.fresh:
             return "running"
@@ -254,7 +251,6 @@ class StoredRun:
         if self.done >= self.rounds or self.stop:
             if judgement := self.judgement:
                 return "complete" if judgement.accepted else "rejected"
-            # A round that has an alias ends no run, whose sections are of its last round.
             if self.until is not None or all(self.section(name) for name in self._attributes.get("awaits", ())):
                 return "complete"
         return "failed" if self.failure else "interrupted"
@@ -344,7 +340,7 @@ class StoredRun:
 
     @property
     def result(self) -> Round:
-        """The round that the run hands out: the best one if its configuration has `best`, else the last one."""
+        """The round that the run hands out: the best one if the configuration has `best`, else the last one."""
         return self.round("best" if self.config.get("best") and self.scores else "last")
 
     @property

@@ -205,5 +205,5 @@ def test_one_shifted_first_night_does_not_reject_the_good_ones_beside_a_fixed_re
 
 
 def test_a_reference_that_cannot_be_read_is_said(trained, tmp_path: Path) -> None:
-    with pytest.raises(rw.RoundweaveError, match="absent.csv"):
+    with pytest.raises(rw.RoundweaveError, match=r"absent\.csv"):
         trained(table(), "a", target="kind", reference=f"csv:{tmp_path}/absent.csv")
