@@ -41,6 +41,7 @@ class Run(StoredRun):
     """
 
     arrivals, changes, description = measures.arrivals, measures.changes, property(measures.description)
+    carried = measures.carried
     diff, divergence, drift = measures.diff, measures.divergence, measures.drift
 
     def __init__(self, where: Where, root: Where | None = None, until: int | None = None, **placed: Any) -> None:

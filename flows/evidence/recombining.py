@@ -19,6 +19,7 @@ from roundweave.flows.planning.describing import Described, describe
 from roundweave.flows.recording import create_run, new_run
 from roundweave.storage.errors import UsageError, listed
 from roundweave.storage.places.base import full_address
+from roundweave.storage.runs.measures import carried
 from roundweave.storage.runs.names import WhichRound, is_run, run_address
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.executors.base import Executor
@@ -152,7 +153,7 @@ def _saved(
     config = config.model_copy(update={"recombined": parts, "rounds": max(1, run.rounds - number)})
     address = full_address(run_address(config.root, asked.name or ""))
     (after,) = executor.gather(partial(recombined_outcome, subject), range(1), stored=True)
-    taken = {p: update for p, update in run.carried(number).items() if after.carry_from.get(p) == number}
+    taken = {p: update for p, update in carried(run, number).items() if after.carry_from.get(p) == number}
     described = replace(described, plan=replace(described.plan, config=config), work=work)
     parent = {
         "run": run.name,
@@ -162,8 +163,8 @@ def _saved(
     }
     common = _fingerprint(run, executor, work.mapper.device)
     known = {"fingerprint": common, "fingerprints": run.attributes.get("fingerprints", {})}
-    carried = run.carried(number - 1) | taken
-    create_run(address, new_run(described, parent=parent, **known), after.state, carried, executor.gather)
+    before = carried(run, number - 1) | taken
+    create_run(address, new_run(described, parent=parent, **known), after.state, before, executor.gather)
     return address
 
 

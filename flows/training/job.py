@@ -224,8 +224,8 @@ def _create(described: Described, executor: Executor, processes: int) -> None:
         if not large or not is_run(where):  # a worker without the disk may have made it on one of its own
             create(gather=executor.gather)
         return
-    initial, carried = start.state(work.objective), _carried(start, config, work, description)
-    if not carried:
+    initial, taken = start.state(work.objective), _carried(start, config, work, description)
+    if not taken:
         # What partitions carry, the server may keep for all, such as a control variate: it is dropped with that.
         names = initial.memory.keys() - set(work.algorithm.map.carry)
         initial = replace(initial, memory={name: initial.memory[name] for name in names})
@@ -233,7 +233,7 @@ def _create(described: Described, executor: Executor, processes: int) -> None:
         notice(
             f"{described.plan.name} begins with {', '.join(new)} of its own: {start.reference} has none that fit"
         )
-    create_run(where, new_run(described, processes, parent=start.parent), initial, carried, executor.gather)
+    create_run(where, new_run(described, processes, parent=start.parent), initial, taken, executor.gather)
 
 
 def _create_anew(new: NewRun, start: Start | None, where: str, _: int = 0, **how: Any) -> None:
@@ -250,9 +250,11 @@ def _carried(start: Fork, config: TrainConfig, work: Work, description: Descript
     recorded = {n: run.config.get(n, Dealing.model_fields[n].default) for n in dealing}  # older runs lack some
     if not (same and work.algorithm.map.carry and recorded == dealing):
         return {}
-    carried = run.carried(start.parent["round"])
-    if all(update.carry.keys() == {*work.algorithm.map.carry} for update in carried.values()):
-        return carried
+    from roundweave.storage.runs.measures import carried  # few runs need it
+
+    found = carried(run, start.parent["round"])
+    if all(update.carry.keys() == {*work.algorithm.map.carry} for update in found.values()):
+        return found
     notice(f"partitions begin with a carry of their own: those of {start.reference} carry other slots")
     return {}
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from roundweave.storage.errors import UsageError, printable
+from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.columns import ColumnsRecord, drifted
+from roundweave.storage.runs.names import WhichRound
 from roundweave.storage.runs.round import Round
 from roundweave.storage.runs.run import StoredRun
+from roundweave.storage.values.state import Update
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,17 +255,22 @@ def by_worker(run: StoredRun) -> list[dict[str, Any]]:
     return rows
 
 
-def line_of(run: StoredRun) -> str:
-    """A run in a line, read from its metadata: name, status, rounds, algorithm, partitions, parameters, bytes."""
-    # The bytes are those of rounds that each have as many updates as the last one.
-    tensors, schema, pruned = run._store.tensors, run._store.schema, run.pruned
-    stored = tensors.kept_bytes(run.done, pruned, len(run.round("last").commit.updates))
-    parts = (
-        f"{run.name} · {run.status}",
-        f"{run.done}/{run.rounds} rounds{' (1 uncommitted)' * tensors.has_row(run.done + 1)}",
-        run.algorithm,
-        f"{run.partitions} partitions",
-        f"{sum(spec.size for spec in schema.layout.params):,} params",
-        f"{stored / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
-    )
-    return printable(f"<Run {' · '.join(parts)}>")
+def carried(run: StoredRun, round: WhichRound) -> dict[int, Update]:
+    """What each partition carries into the round after a given one.
+
+    Args:
+        round: The round, as for `Run.round`.
+
+    Returns:
+        By partition, the last accepted update that set its carry: its `carry` holds vectors (element,) by slot
+        and dtype. Empty for algorithms without a carry.
+
+    Raises:
+        RoundMissing: The run has no such round.
+        StoreDamaged: The stored bits are not those that were committed.
+
+    Example:
+        >>> run.carried("last")[0].carry
+    """
+    sources = run.round(round).commit.carry_from.items()
+    return {partition: run.round(source).update(partition) for partition, source in sources}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 
-from roundweave.storage.errors import NotARun
+from roundweave.storage.errors import NotARun, printable
 from roundweave.storage.places.base import Place, Where
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.columns import ColumnsRecord, read_columns
@@ -31,7 +31,6 @@ from roundweave.storage.rounds.tensors import Supply
 from roundweave.storage.runs.names import WhichRound, locate, recorded_name, run_name, stored_round, which_round
 from roundweave.storage.runs.records import checked_attributes
 from roundweave.storage.runs.round import Round
-from roundweave.storage.values.state import Update
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,8 +240,8 @@ class StoredRun:
     def status(self) -> str:
         """``complete``, ``rejected``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
 
-        A run counts as running for 30 seconds after a writer on another machine was killed. One that awaits sections
-        is complete when they are written; one that was rejected before its first round stays so.
+        A run counts as running for up to 30 seconds after a writer on another machine was killed. One that awaits
+        sections is complete when they are written. One that was rejected before its first round stays so.
         """
         if self._lease and self._lease.fresh:
             return "running"
@@ -371,31 +370,20 @@ class StoredRun:
         """
         return self.round(self._history.best(score or self.config.get("best") or "loss", lowest))
 
-    def carried(self, round: WhichRound) -> dict[int, Update]:
-        """What each partition carries into the round after a given one.
-
-        Args:
-            round: The round, as for `Run.round`.
-
-        Returns:
-            By partition, the last accepted update that set its carry: its `carry` holds vectors (element,) by slot
-            and dtype. Empty for algorithms without a carry.
-
-        Raises:
-            RoundMissing: The run has no such round.
-            StoreDamaged: The stored bits are not those that were committed.
-
-        Example:
-            >>> run.carried("last")[0].carry
-        """
-        sources = self.round(round).commit.carry_from.items()
-        return {partition: self.round(source).update(partition) for partition, source in sources}
-
     def _network(self, trust: bool) -> nn.Module:
         """The network of the run with initial weights; the run that the facade opens builds it."""
         raise NotARun(f"{self.address} was opened without its network; open it by roundweave.open_run")
 
     def __repr__(self) -> str:
-        from roundweave.storage.runs.measures import line_of  # slow to import
-
-        return line_of(self)
+        # The bytes are those of rounds that each have as many updates as the last one.
+        tensors, schema, pruned = self._store.tensors, self._store.schema, self.pruned
+        stored = tensors.kept_bytes(self.done, pruned, len(self._commit(self.done).updates))
+        parts = (
+            f"{self.name} · {self.status}",
+            f"{self.done}/{self.rounds} rounds{' (1 uncommitted)' * tensors.has_row(self.done + 1)}",
+            self.algorithm,
+            f"{self.partitions} partitions",
+            f"{sum(spec.size for spec in schema.layout.params):,} params",
+            f"{stored / 1e6:.3g} MB{' (pruned)' * bool(pruned.rounds)}",
+        )
+        return printable(f"<Run {' · '.join(parts)}>")
