@@ -54,7 +54,7 @@ def _delivered(run: Run, round: Round, to: str, alias: str | None, model: bool) 
     if to != "mlflow" or not model:
         return tracked(run, to)
     with TemporaryDirectory() as place:
-        folder = write_folder(run, round, str(Path(place, "model")), trust=True)
+        folder = write_folder(run, round, str(Path(place, "model")), trust=True, pyfunc=True)
         return tracked(run, to, folder=folder, alias=alias, chain=round.chain)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from roundweave.flows.plugins.exports import goes_to_folder
+from roundweave.flows.plugins.exports.pyfunc import write_pyfunc
 from roundweave.flows.plugins.exports.report import ENVIRONMENT
 from roundweave.flows.plugins.exports.trackers import installed
 from roundweave.flows.reporting.listening import shown
@@ -49,9 +50,12 @@ def export_round(run: Run, which: Round, to: str, trust: bool = False, onnx: boo
         which.save(to)
 
 
-def write_folder(run: Run, which: Round, to: str, trust: bool = False, onnx: bool = False) -> Path:
+def write_folder(
+    run: Run, which: Round, to: str, trust: bool = False, onnx: bool = False, pyfunc: bool = False
+) -> Path:
     """Write a round of a run to a folder, which is replaced where an export wrote it, and return its path.
 
+    With `pyfunc` it is a model that mlflow.pyfunc loads, too, if it is known how the network is built.
     `trust` allows running code that a store outside the root holds. Raises `UsageError` where something else lies
     there, `ModelError` where the network cannot be built, and `CheckpointError` where it cannot be written.
     """
@@ -65,6 +69,8 @@ def write_folder(run: Run, which: Round, to: str, trust: bool = False, onnx: boo
         which.save(new / "model.safetensors")
         told |= _with_network(new, run, which, trust, onnx)
         (new / CARD).write_text(TEMPLATE.render(told), encoding="utf-8")
+        if pyfunc and "spec" in told:
+            write_pyfunc(new, run, told)
     return folder
 
 

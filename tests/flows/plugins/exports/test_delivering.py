@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import safetensors.torch
 import torch
 
 import roundweave as rw
 from roundweave.flows.config.files import from_anywhere, read_toml
+from roundweave.flows.plugins.exports.folders import write_folder
 from roundweave.flows.plugins.scheduled.checking import check
 from roundweave.flows.plugins.scheduled.dates import dated
 from roundweave.storage.errors import PlaceError, UsageError
@@ -21,6 +24,59 @@ from tests.flows.nights import night, trained
 
 def exported(folder: Path) -> torch.Tensor:
     return safetensors.torch.load_file(folder / "model.safetensors")["1.weight"]
+
+
+@pytest.mark.dear("MLflow and its registry, which take seconds to import and to begin")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The ``noload`` loader strategy")
+def test_mlflow_predicts_from_a_table_whatever_the_order_of_its_columns_and_follows_the_alias(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    drawn = np.random.default_rng(0)
+    table = pd.DataFrame(drawn.normal(size=(200, 3)), columns=[*"abc"])
+    labels = np.array(["cat", "dog"])[(table["a"] > 0).astype(int)]
+    table.assign(kind=labels).to_csv("t.csv", index=False)
+    fields = {
+        "data": "csv:t.csv",
+        "target": "kind",
+        "accept": "loss < 9",
+        "promote": "champion",
+        "export": "mlflow",
+    }
+    first, second = (trained(name=name, rounds=rounds, **fields) for name, rounds in (("first", 2), ("second", 6)))
+
+    def predicted() -> pd.DataFrame:
+        model = mlflow.pyfunc.load_model("models:/roundweave@champion")
+        assert model.metadata.get_input_schema().input_names() == [*"abc"]
+        return model.predict(table[["c", "a", "b"]])
+
+    def outputs(run: rw.Run) -> torch.Tensor:
+        weight, bias = (run.round("last").tensors[name] for name in ("1.weight", "1.bias"))
+        return torch.tensor(table.to_numpy(np.float32)) @ weight.T + bias
+
+    assert list(predicted().columns) == ["cat", "dog"]
+    assert torch.allclose(torch.tensor(predicted().to_numpy()), outputs(second))
+    assert run(capsys, "alias", "champion", "first")[0] == 0
+    assert torch.allclose(torch.tensor(predicted().to_numpy()), outputs(first))
+    versions = mlflow.MlflowClient().search_model_versions("name='roundweave'")
+    assert len(versions) == 2, "a version of the earlier champion is there already"
+    assert run(capsys, "alias", "champion", "--take-back")[0] == 0
+    with pytest.raises(mlflow.MlflowException, match="champion"):
+        mlflow.MlflowClient().get_model_version_by_alias("roundweave", "champion")
+
+
+def test_bytes_are_scaled_as_in_training(tmp_path, monkeypatch) -> None:
+    pyfunc = pytest.importorskip("mlflow.pyfunc")
+    images = np.random.default_rng(0).integers(0, 256, (60, 4, 4), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", x=images, y=np.arange(60) % 3)
+    night = trained(data=f"npz:{tmp_path}/images.npz", name="a")
+    folder = write_folder(night, night.round(2), str(tmp_path / "out"), pyfunc=True)
+    weight, bias = (night.round(2).tensors[name] for name in ("1.weight", "1.bias"))
+    scaled = torch.tensor(images / 255, dtype=torch.float32).flatten(1)
+    predicted = torch.tensor(np.asarray(pyfunc.load_model(str(folder)).predict(images)))
+    assert torch.allclose(predicted, scaled @ weight.T + bias, atol=1e-5)
 
 
 def test_each_accepted_night_replaces_a_folder_and_fills_one_of_its_date(tmp_path: Path) -> None:
