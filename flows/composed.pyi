@@ -29,8 +29,10 @@ class TrainConfig(Kernel):
     target_accuracy: float | None
     patience: int | None
     drift: Literal["tell", "refuse"]
+    reference: str | Code | None
     accept: tuple[str | Code, ...] | None
     promote: str | None
+    approval: bool
     export: tuple[str, ...]
     retain: str | None
     schedule: str | None
@@ -49,6 +51,7 @@ class TrainConfig(Kernel):
         accept: Sequence[str | Callable[..., Any]] | str | None = ...,
         address: str | None = ...,
         algorithm: str | Callable[..., Any] | Mapping[str, Any] = ...,
+        approval: bool = ...,
         best: str | None = ...,
         certificates: Path | str | None = ...,
         cohort: int | float | str | None = ...,
@@ -99,6 +102,7 @@ class TrainConfig(Kernel):
         quorum: int = ...,
         ranks: int = ...,
         recombined: Any | None = ...,
+        reference: str | Callable[..., Any] | None = ...,
         resplit_every: int | None = ...,
         retain: str | None = ...,
         retries: int = ...,

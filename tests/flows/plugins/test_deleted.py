@@ -26,6 +26,7 @@ print(run.digest)
 COMMANDS = ("show plain", "replay plain", "list", "runs", "--help", "train --help", "resume plain --rounds 3")
 KERNEL = ("tests/contracts", "tests/storage/values", "tests/tasks/rounds/test_folds.py", "tests/tasks/algorithms")
 PLAIN = {"schedule", "order", "export", "planned", "patience", "drift", "device", "units", "ranks", "stacked"}
+PLAIN |= {"reference"}
 """Options whose names are plain words, too."""
 OTHERS = {
     "tasks/process_group/peers.py": {"accept"},
