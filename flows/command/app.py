@@ -67,6 +67,8 @@ _COMPLETING = "_ROUNDWEAVE_COMPLETE"
 def main() -> None:
     """Run the command and exit: code 0 for success, 1 for a failure, 2 for bad usage."""
     arguments = _completed() or sys.argv[1:] or ["--help"]
+    if arguments[0] == "help":
+        arguments = [*arguments[1:2], "--help"]
     as_json = "--json" in arguments
     if WHOLE in arguments:  # it may stand anywhere, and workers inherit the environment
         arguments.remove(WHOLE)
@@ -111,7 +113,7 @@ def _begin_ahead(arguments: list[str]) -> None:
     Both import modules for seconds, while this process imports its own.
     """
     asked, words = _asked(arguments), {word for argument in arguments for word in argument.split("=")}
-    if "--help" in words or _COMPLETING in os.environ:
+    if words & {"--help", "-h"} or _COMPLETING in os.environ:
         return
     if asked in FLOWS:
         warm_up()
@@ -134,7 +136,8 @@ def _interrupted(asked: str | None) -> str:
 
 def application(arguments: list[str]) -> typer.Typer:
     """The typer application with all subcommands; only the one in the arguments is imported."""
-    app = typer.Typer(help=HELP, pretty_exceptions_enable=False)
+    names = {"help_option_names": ["-h", "--help"]}
+    app = typer.Typer(help=HELP, pretty_exceptions_enable=False, context_settings=names)
     app.callback()(_common)
     asked = _asked(arguments)
     for name, (module, summary) in (COMMANDS | _of_plugins()).items():
@@ -171,7 +174,7 @@ def _print_version(asked: bool) -> None:
 
 def _common(
     _: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
     traceback: Annotated[bool, typer.Option(WHOLE, help="Show errors with their tracebacks.")] = False,
 ) -> None:

@@ -16,6 +16,7 @@ from typing import NoReturn
 import psutil
 import typer
 
+from roundweave.flows.command.guesses import guess
 from roundweave.flows.terminal.common import console, print_json
 from roundweave.storage.errors import CodeError, RoundweaveError, UsageError, reason, show_whole
 
@@ -38,7 +39,7 @@ def _told(error: Exception) -> tuple[str, int]:
     text, code = str(error), FAILED
     match error:
         case typer.TyperException():
-            text, code = error.format_message().replace("Value error, ", ""), BAD_USAGE
+            text, code = guess(error.format_message().replace("Value error, ", "")), BAD_USAGE
         case typer.Abort():
             text = "aborted"
         case UsageError() | CodeError():

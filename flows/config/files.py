@@ -15,7 +15,7 @@ from roundweave.storage.parsing import at_commas, from_toml
 from roundweave.storage.places.base import join_address
 from roundweave.storage.runs.names import STORED_ROUND
 from roundweave.tasks.algorithms.table import TABLES
-from roundweave.tasks.data.sources.table import SOURCES
+from roundweave.tasks.data.sources.table import SOURCES, named_source
 
 PARTS = (*TABLES, "optimizer")
 """Options of an algorithm that may name a function in a file."""
@@ -95,6 +95,7 @@ def _checkpoint(folder: Path, place: str) -> str:
 
 def _place(folder: Path, text: str) -> str:
     """Join ``FILE.py:function``, ``csv:FILE`` or ``transformers:FOLDER`` to the folder; names are unchanged."""
+    text = named_source(text)
     place, _, function = text.rpartition(":")
     if place.endswith(".py"):
         return f"{folder / place}:{function}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -99,8 +102,18 @@ def _check_callable(what: str, part: Any) -> None:
         raise UsageError(f"{what} is made without arguments ({error}); give what it takes a default") from error
 
 
+def _defined_in(file: Path) -> list[str]:
+    """The functions and classes of a file of the user's, each as ``FILE.py:name``; none if it cannot be read."""
+    with suppress(OSError, ValueError, SyntaxError):
+        parts = ast.parse(file.read_bytes()).body
+        return [f"{file}:{part.name}" for part in parts if isinstance(part, ast.FunctionDef | ast.ClassDef)]
+    return []
+
+
 def unknown(what: str, value: str, names: Iterable[str]) -> UsageError:
     """The error for an unknown name, which says the nearest name and all names of the table."""
+    if value.endswith(".py") and (own := _defined_in(Path(value))):
+        return UsageError(f"{what} {value} is a file; name what of it is meant: {', '.join(own)}")
     names = list(names)
     meant = near(value.partition(":")[0], [name.partition(":")[0] for name in names])
     hint = f"did you mean {meant[0]}? There" if meant else "there"

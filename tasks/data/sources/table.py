@@ -165,6 +165,12 @@ def is_source(data: str) -> bool:
     return data.partition(":")[0] in SOURCES
 
 
+def named_source(text: str) -> str:
+    """A file by its suffix, ``csv:t.csv`` for ``t.csv``; any other text is returned as it is."""
+    kind = PurePath(text).suffix[1:]
+    return f"{kind}:{text}" if kind in SOURCES and ":" not in text else text
+
+
 def keep_source(data: Data) -> Any:
     """A name of the table with an absolute path after it, or a user's function with its source.
 
@@ -174,5 +180,6 @@ def keep_source(data: Data) -> Any:
         return tuple(map(keep_source, data))
     if isinstance(data, Code) or (not is_source(data) and is_reference(data)):
         return find_code(data)
+    data = named_source(data)
     _, place = find("data", data, SOURCES, "FILE.py:function")
     return f"{data.partition(':')[0]}:{full_address(place)}" if place else data

@@ -13,6 +13,14 @@ TABLE = {
 }
 
 
+def test_a_file_alone_is_answered_by_what_is_in_the_file(own) -> None:
+    file = own("import os\ndef data(): ...\nclass Network: ...\n")
+    with pytest.raises(UsageError, match=rf"^number {file} is a file; .*: {file}:data, {file}:Network$"):
+        find("number", str(file), TABLE)
+    with pytest.raises(UsageError, match="unknown number 'absent.py'"):
+        find("number", "absent.py", TABLE)
+
+
 def test_an_entry_is_found_with_its_argument() -> None:
     entry, argument = find("number", "fraction:3/4", TABLE)
     assert entry.load()(argument) == 0.75
