@@ -6,13 +6,19 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
+import httpx
+from prefect import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentTaskRunId
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 
 from roundweave.flows.config.train import TrainConfig
+from roundweave.flows.reporting.listening import notice
 from roundweave.flows.reporting.reporter import reporting
-from roundweave.storage.errors import TookTooLong, UsageError
+from roundweave.storage.errors import TookTooLong, UsageError, one_line
 from roundweave.storage.runs.names import is_run, run_address
 
 
@@ -26,15 +32,34 @@ def take_up_attempt(config: TrainConfig) -> TrainConfig:
     flow_run = context.flow_run if context else None
     if flow_run is None:
         return config
-    if flow_run.run_count > 1:
-        begun = not config.address and is_run(run_address(config.root, flow_run.name))
-        return config.model_copy(update={"name": flow_run.name}) if begun else config
+    earlier = [flow_run.name] if flow_run.run_count > 1 else _of_parent(config, flow_run)
+    if earlier:
+        begun = [name for name in earlier if not config.address and is_run(run_address(config.root, name))]
+        return config.model_copy(update={"name": begun[0]}) if begun else config
     if config.retries:
         tried = {"retries": config.retries, "retry_delay": round(config.retry_delay)}
         policy = flow_run.empirical_policy.model_copy(update=tried)
         with reporting() as reporter:
             reporter.put(lambda client, _: client.update_flow_run(flow_run.id, empirical_policy=policy))
     return config
+
+
+def _of_parent(config: TrainConfig, flow_run: FlowRun) -> list[str]:
+    """The names of the runs, the newest first, that earlier attempts of the parent began as this subflow.
+
+    A configuration with a name needs none of them.
+    """
+    if config.name or flow_run.parent_task_run_id is None:
+        return []
+    same = FlowRunFilter(parent_task_run_id=FlowRunFilterParentTaskRunId(any_=[flow_run.parent_task_run_id]))
+    try:
+        with get_client(sync_client=True) as client:
+            found = client.read_flow_runs(flow_run_filter=same)
+    except httpx.HTTPError as error:
+        notice(f"Prefect does not say what an earlier attempt began ({one_line(error)}); another run begins")
+        return []
+    others = [each for each in found if each.id != flow_run.id and each.created]
+    return [each.name for each in sorted(others, key=attrgetter("created"), reverse=True)]
 
 
 class _TimeIsUp(KeyboardInterrupt):

@@ -29,11 +29,11 @@ from roundweave.storage.runs.names import run_name
 with without_form():  # Prefect makes it again for a deployment, and nothing else needs it
 
     @flow(name="roundweave-train", persist_result=False)
-    def train_flow(config: TrainConfig) -> Run | State[None]:
+    def train_flow(config: TrainConfig) -> Run | State[Run]:
         """Train from the last committed round of the run of this name up to round `config.rounds`.
 
-        Returns a completed Prefect state named "Skipped" where the configuration says that there is nothing to do,
-        and one named "Rejected" where its gate did not accept the run.
+        Returns the run. Prefect calls it "Skipped" where the configuration says that there is nothing to do, and
+        "Rejected" where its gate did not accept the run.
         """
         with around(config):
             named = configure(take_up_attempt(config))
@@ -48,7 +48,7 @@ def _train(config: TrainConfig) -> Run:
             return train_rounds(plan, described, executor)
 
 
-def as_flow(config: TrainConfig, function: Callable[[], Run]) -> Run | State[None]:
+def as_flow(config: TrainConfig, function: Callable[[], Run]) -> Run | State[Run]:
     """Call a function that trains the run of a configuration, with its name, as the current flow run's.
 
     Returns what it returns, or a completed Prefect state named "Skipped" or "Rejected"; see `train_flow`.
@@ -60,7 +60,7 @@ def as_flow(config: TrainConfig, function: Callable[[], Run]) -> Run | State[Non
             run = function()
         except Skipped as skipped:
             notify_skip(str(skipped))
-            return Completed(name="Skipped", message=str(skipped))
+            return Completed(name="Skipped", message=str(skipped), data=Run(skipped.address, config.root))
         except Exception as error:
             outcome.tell(error)
             raise

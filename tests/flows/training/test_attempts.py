@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect import flow
 
 import roundweave as rw
 from roundweave.flows import train_flow
@@ -87,6 +88,21 @@ def test_it_is_tried_as_often_as_it_says_and_not_once_more(server, nightly) -> N
     assert train_flow(nightly(name="twice")).status == "complete"
     with pytest.raises(RoundFailed):
         rw.train(nightly(failures=1, retries=1, name="by-hand"))
+
+
+@pytest.mark.thorough
+def test_a_subflow_without_a_name_goes_on_when_its_parent_is_tried_again(server, nightly, tmp_path: Path) -> None:
+    """Each of two subflows with its own run."""
+    config, runs = nightly(failures=1), list[rw.Run]()
+
+    @flow(retries=1, persist_result=False)
+    def parent() -> None:
+        runs[:] = [train_flow(config.model_copy(update={"seed": seed})) for seed in (0, 1)]
+
+    parent()
+    assert sorted(looked_through(tmp_path / "runs")) == sorted(run.name for run in runs)
+    assert [(run.done, run.config["seed"]) for run in runs] == [(4, 0), (4, 1)]
+    assert len({run.round(number).commit.token for run in runs[:1] for number in (2, 3)}) == 2
 
 
 @pytest.mark.slow

@@ -26,8 +26,9 @@ pytestmark = pytest.mark.prefect
 def test_prefect_calls_what_is_skipped_so_and_not_failed(server, stored) -> None:
     run, plain = stored("plain"), RUNS["plain"] | {"name": "plain"}
     with hold_lease(place_of(run.address), "another", 2):
-        train_flow(night(**plain | {"rounds": 5, "on_busy": "skip"}))
-    train_flow(night(**plain, on_complete="skip"))
+        busy = train_flow(night(**plain | {"rounds": 5, "on_busy": "skip"}))
+    complete = train_flow(night(**plain, on_complete="skip"))
+    assert [(each.name, each.digest) for each in (busy, complete)] == [("plain", run.digest)] * 2
     states = [(each["state_name"], each["state_type"]) for each in server.flow_runs("plain")]
     assert states == [("Skipped", "COMPLETED")] * 2
 

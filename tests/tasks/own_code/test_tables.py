@@ -17,7 +17,7 @@ def test_a_file_alone_is_answered_by_what_is_in_the_file(own) -> None:
     file = own("import os\ndef data(): ...\nclass Network: ...\n")
     with pytest.raises(UsageError, match=rf"^number {file} is a file; .*: {file}:data, {file}:Network$"):
         find("number", str(file), TABLE)
-    with pytest.raises(UsageError, match="unknown number 'absent.py'"):
+    with pytest.raises(UsageError, match=r"unknown number 'absent\.py'"):
         find("number", "absent.py", TABLE)
 
 
