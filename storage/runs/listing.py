@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-FIRST = ("status", "done", "rounds", "algorithm", "loss")
+KNOWN = ("status", "done", "rounds", "algorithm", "loss")
+"""What a list says of a run besides its configuration."""
+
+FIRST = (*KNOWN[:-1], "data", "model", "loss")
 """The first columns of a list of runs."""
 
 
@@ -39,8 +42,9 @@ def list_runs(root: Where | None = None) -> pd.DataFrame:
     Returns:
         A row for each run, by name: the oldest first, then those that cannot be opened, with their ``error``.
         Columns are ``status``, ``done`` and ``rounds`` (the last committed and the planned number), ``algorithm``,
-        the scores of the last round, the fields of the configuration and the options of the algorithm
-        (``score.<name>`` and ``config.<field>`` where that name is taken), ``began`` and ``address``.
+        ``data``, ``model``, the scores of the last round, the fields of the configuration and the options of the
+        algorithm (``score.<name>`` and ``config.<field>`` where that name is taken), ``began`` and ``address``.
+        What differs between runs comes before what is the same.
 
     Raises:
         PlaceError: The root cannot be read.
@@ -53,7 +57,9 @@ def list_runs(root: Where | None = None) -> pd.DataFrame:
     runs = looked_through(root)
     rows = {name: _row(run) for name, run in runs.items()}
     names = dict.fromkeys(name for row in rows.values() for name in row)
-    columns = [*FIRST, *(name for name in names if name not in (*FIRST, *LAST)), *LAST]
+    others = [name for name in names if name not in (*FIRST, *LAST)]
+    others.sort(key=lambda name: len({str(row.get(name)) for row in rows.values()}) == 1)
+    columns = [*FIRST, *others, *LAST]
     return pd.DataFrame(list(rows.values()), pd.Index(list(rows), name="run"), columns)
 
 
@@ -109,7 +115,7 @@ def _row(run: StoredRun | StoreError) -> dict[str, Any]:
         scores = score.values if score else {}
         row |= {"loss": score.loss} if score else {}
         row |= {f"score.{k}" if k in (*FIRST, *LAST) else k: v for k, v in scores.items()}
-        config = {k: v for k, v in flat_config(run.config).items() if k not in (*FIRST, "name")}
+        config = {k: v for k, v in flat_config(run.config).items() if k not in (*KNOWN, "name")}
         row |= {f"config.{k}" if k in (*row, *LAST) else k: v for k, v in config.items()}
         return row | {"began": pd.Timestamp(run.created, unit="s", tz="UTC"), "address": run.address}
     except StoreError as error:

@@ -32,6 +32,10 @@ def test_a_list_of_runs_has_their_configurations_and_last_scores(train, tmp_path
     assert table["began"].is_monotonic_increasing
     assert table["error"].isna().all()
     assert "name" not in table
+    shown = ["status", "done", "rounds", "algorithm", "data", "model", "loss", "accuracy"]
+    assert list(table)[:8] == shown
+    assert table[["data", "model"]].drop_duplicates().to_numpy().tolist() == [["digits", "logistic"]]
+    assert {*list(table)[8:13]} == {"top5", "scores", "split", "lr", "local_steps"}, "what differs comes first"
 
 
 def test_columns_that_two_things_have_are_told_apart(tiny) -> None:
