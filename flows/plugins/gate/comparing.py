@@ -10,6 +10,7 @@ from roundweave.flows.planning.describing import describe
 from roundweave.flows.planning.plan import plan_rounds
 from roundweave.flows.serving.ahead import started
 from roundweave.flows.stored import Run, open_run
+from roundweave.storage.errors import NotARun
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.names import Holding, run_address
@@ -28,11 +29,13 @@ def champion_of(run: Run, holding: Holding) -> Round:
     Of a run that began with this very round it is round 0. Raises `RoundweaveError` where the networks take other
     examples, or where the examples of the run are gone.
     """
-    parent = run.attributes.get("parent", {})
-    if parent.get("chain") == holding.chain and "changed" not in parent:
+    parent = run.attributes.get("parent") or {"chain": ""}
+    if parent["chain"] == holding.chain and "changed" not in parent:
         return run.round(0)
     address = run_address(run.root, str(holding.run))
     held = Run(address, run.root, holding.round).round("last")
+    if holding.chain not in (None, held.chain):
+        raise NotARun(f"{holding.run}@{holding.round} is another round now")
     return held.scored(_score(run, find_fork(open_run(address), held.number, open_run)))
 
 

@@ -60,7 +60,11 @@ class Challenger:
             return False, f"{text}: {left_out}"
         if number:
             return COMPARED[compare](value, float(number)), f"{text}: {value:.6g}"
-        if (other := self.parent if word == "parent" else self.champion) is None:
+        try:
+            other = self.parent if word == "parent" else self.champion
+        except RoundweaveError as error:
+            return False, f"{text}: {value:.6g}, and {self.entries[-1].run} cannot be compared: {error}"
+        if other is None:
             return True, f"{text}: {value:.6g}, and there is no {word}"
         bound = _number(other.score, name)
         limit = bound + float(f"{sign or '+'}{more or 0}")

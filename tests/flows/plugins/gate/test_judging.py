@@ -214,6 +214,28 @@ def test_an_alias_whose_run_was_made_anew_names_nothing(root) -> None:
         rw.open_run("champion")
 
 
+def test_a_champion_that_nothing_vouches_for_is_still_compared(root) -> None:
+    """An alias that was given without a round and a chain, as one of long ago may be."""
+    good = trained(name="good", rounds=6)
+    give_alias(root, "champion", "good", "long ago", by_hand=False)
+    bad = trained(name="bad", accept="loss <= champion", promote="champion", rounds=1)
+    assert (bad.status, holder_of(root, "champion")) == ("rejected", "good")
+    assert f"the champion's is {good.round(-1).score.loss:.6g}" in bad.judgement.reasons[0]
+
+
+def test_what_cannot_be_compared_is_rejected_in_a_line(root, own) -> None:
+    def made(name: str, classes: int, **fields: object) -> rw.Run:
+        text = f"import torch\ndef data(): return torch.eye(30), torch.arange(30) % {classes}\n"
+        return trained(name=name, data=f"{own(text, name)}:data", promote="champion", **fields)
+
+    made("three", 3)
+    other = made("two", 2, accept="loss <= champion")
+    assert (other.status, holder_of(root, "champion")) == ("rejected", "three")
+    assert "and three cannot be compared: " in other.judgement.reasons[0]
+    made("again", 2, accept="loss <= 99")
+    assert holder_of(root, "champion") == "three"
+
+
 def test_by_hand_an_alias_is_pinned_approved_and_goes_to_a_round(root, capsys, tmp_path) -> None:
     fields = {"accept": "loss < 9", "promote": "champion", "export": str(tmp_path / "current")}
 
