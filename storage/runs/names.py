@@ -184,13 +184,8 @@ ALIAS = re.compile(r"\w[\w.\-]{0,249}")
 
 
 @dataclass(frozen=True)
-class Holding:
-    """Who has an alias from a time on, in seconds since the epoch, and why; `run` is None where nobody has it.
-
-    An alias is a run at a `round`, whose record has this `chain`. `before` is the digest of the former entry, and
-    empty in the first. `by` is who gave the alias, and `by_hand` says that a person did, and not a run at its end.
-    An alias that is `pinned` goes to another run by hand alone.
-    """
+class _Entry:
+    """An entry of an alias as it was stored before it said by whom it was given."""
 
     number: Annotated[int, Field(ge=1)]
     run: str | None
@@ -199,6 +194,17 @@ class Holding:
     why: str
     since: Time
     before: str
+
+
+@dataclass(frozen=True)
+class Holding(_Entry):
+    """Who has an alias from a time on, in seconds since the epoch, and why; `run` is None where nobody has it.
+
+    An alias is a run at a `round`, whose record has this `chain`. `before` is the digest of the former entry, and
+    empty in the first. `by` is who gave the alias, and `by_hand` says that a person did, and not a run at its end.
+    An alias that is `pinned` goes to another run by hand alone.
+    """
+
     by: str = ""
     by_hand: bool = True
     pinned: bool = False
@@ -334,7 +340,14 @@ def _content(place: Place, alias: str, number: int) -> bytes:
 def _entry(place: Place, alias: str, number: int, content: bytes) -> Holding:
     where = f"{place}/{_key(alias, number)}"
     with mistakes_as(lambda error: StoreDamaged(f"{where} is not what was written; restore it ({error})")):
-        entry = unsealed(Holding, content)
+        entry = _parsed(content)
     if entry.number != number:
         raise StoreDamaged(f"{where} is entry {entry.number}; restore it")
     return entry
+
+
+def _parsed(content: bytes) -> Holding:
+    try:
+        return unsealed(Holding, content)
+    except ValueError:
+        return Holding(**vars(unsealed(_Entry, content)), by_hand=False)

@@ -11,9 +11,10 @@ import pytest
 import roundweave as rw
 from roundweave.flows.planning.naming import find
 from roundweave.flows.plugins.gate.judging import give
-from roundweave.storage.errors import CodeError, NotARun, UsageError
+from roundweave.storage.errors import CodeError, NotARun, StoreDamaged, UsageError
 from roundweave.storage.rounds.commits import JUDGEMENT, section_key
 from roundweave.storage.runs.names import alias_history, give_alias, holder_of, person
+from roundweave.storage.values.hashing import json_digest
 from tests.flows.command.in_process import run as command
 from tests.flows.command.in_process import said, told
 from tests.flows.nights import night, trained
@@ -221,6 +222,21 @@ def test_a_champion_that_nothing_vouches_for_is_still_compared(root) -> None:
     bad = trained(name="bad", accept="loss <= champion", promote="champion", rounds=1)
     assert (bad.status, holder_of(root, "champion")) == ("rejected", "good")
     assert f"the champion's is {good.round(-1).score.loss:.6g}" in bad.judgement.reasons[0]
+
+
+def test_entries_of_before_are_read(root) -> None:
+    """One that says nothing of by whom it was given, with its digest over what it says."""
+    run = trained(name="a")
+    said = {"number": 1, "run": "a", "round": 2, "chain": run.chain, "why": "x", "since": 1e9, "before": ""}
+    (root / ".aliases/champion").mkdir(parents=True)
+    file = root / ".aliases/champion/1.json"
+    file.write_text(json.dumps(said | {"digest": json_digest(said)}))
+    assert rw.open_run("champion").digest == run.digest
+    trained(name="b", promote="champion", keep="last:1")
+    assert [(each.run, each.by) for each in alias_history(root, "champion")] == [("a", ""), ("b", person())]
+    file.write_text(file.read_text().replace('"x"', '"y"'))
+    with pytest.raises(StoreDamaged, match="is not what was written"):
+        alias_history(root, "champion")
 
 
 def test_what_cannot_be_compared_is_rejected_in_a_line(root, own) -> None:
