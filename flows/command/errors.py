@@ -16,7 +16,6 @@ from typing import NoReturn
 import psutil
 import typer
 
-from roundweave.flows.command.guesses import guess
 from roundweave.flows.terminal.common import console, print_json
 from roundweave.storage.errors import CodeError, RoundweaveError, UsageError, reason, show_whole
 
@@ -39,6 +38,8 @@ def _told(error: Exception) -> tuple[str, int]:
     text, code = str(error), FAILED
     match error:
         case typer.TyperException():
+            from roundweave.flows.command.guesses import guess  # most commands have no unknown word
+
             text, code = guess(error.format_message().replace("Value error, ", "")), BAD_USAGE
         case typer.Abort():
             text = "aborted"
