@@ -15,7 +15,6 @@ MEANT = {
     "log": "show",
     "logs": "show",
     "ls": "runs",
-    "promote": "alias",
     "remove": "rm",
     "run": "train",
     "status": "show",
