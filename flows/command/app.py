@@ -16,6 +16,7 @@ import typer
 from roundweave.flows.command.errors import clear_errors, ended_by_interrupts, fail
 from roundweave.flows.reporting.listening import begun, going_on
 from roundweave.flows.serving.server import warm_up
+from roundweave.flows.terminal.common import LIST
 from roundweave.storage.errors import TRACEBACK, UsageError
 from roundweave.tasks.executors.base import EXECUTORS
 from roundweave.tasks.own_code.imports import kept
@@ -88,11 +89,11 @@ def main() -> None:
 
 
 class Once(typer.core.TyperCommand):
-    """A subcommand that refuses an option that is given twice, as the first value would be lost."""
+    """A subcommand that refuses a list that is given twice, as the first one would be lost."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, given = self.make_parser(ctx).parse_args([*args])
-        if twice := [each.opts[0] for each in given if given.count(each) > 1 and not each.multiple]:
+        if twice := [each.opts[0] for each in given if given.count(each) > 1 and each.metavar == LIST]:
             raise UsageError(f"{twice[0]} is given twice; give it once, a list with commas")
         return super().parse_args(ctx, args)
 

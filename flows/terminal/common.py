@@ -32,6 +32,9 @@ Trust = Annotated[bool, typer.Option(help="run the code kept in a store outside 
 WIDE = 10_000
 """The line width where the output is no terminal, so large that nothing is cut."""
 
+LIST = "LIST"
+"""How the help shows the value of an option that takes several values, at commas."""
+
 
 class _Printed(Console):
     """A console that prints texts, also in tables, literally: no markup, no emoji, no control characters."""

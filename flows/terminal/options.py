@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from roundweave.flows.config.algorithms import EVERY_OPTION, Named, algorithm_table, option_fields
 from roundweave.flows.config.files import read_toml
+from roundweave.flows.terminal.common import LIST
 from roundweave.storage.errors import RoundweaveError, UsageError
 from roundweave.storage.parsing import from_json
 from roundweave.tasks.algorithms.table import TABLES
@@ -112,7 +113,9 @@ def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) ->
         show_default=False,
         rich_help_panel=panel,
         parser=functools.partial(_from_json, field.examples or ()) if kind is dict else None,
-        metavar={dict: "JSON", Literal: "NAME"}.get(get_origin(kind) or kind),
+        metavar=LIST
+        if _is_list(field.annotation)
+        else {dict: "JSON", Literal: "NAME"}.get(get_origin(kind) or kind),
         hidden=hidden,
     )
     return inspect.Parameter(
@@ -126,6 +129,11 @@ def _help(field: FieldInfo, kind: Any) -> str:
     choices = f": {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
     shown_default = "" if default is False or default in (None, {}, (), PydanticUndefined) else f" ({default})"
     return f"{field.description or ''}{choices}{shown_default}".strip(": ")
+
+
+def _is_list(annotation: Any) -> bool:
+    """Whether an option takes several values, at commas."""
+    return any(get_origin(each) is tuple for each in _members(annotation))
 
 
 def _option_type(annotation: Any) -> Any:

@@ -61,12 +61,11 @@ def test_a_shell_completes_subcommands_and_their_options(capsys, monkeypatch, wo
 @pytest.mark.parametrize(
     ("words", "twice"),
     [
-        ("train --lr 0.1 --lr=0.2", "--lr"),
         ("train --plugins a.py:A --rounds 2 --plugins b.py:B", "--plugins"),
-        ("runs --root a --root b", "--root"),
+        ("train --scores accuracy --scores=top5", "--scores"),
     ],
 )
-def test_an_option_that_is_given_twice_is_refused(capsys, words: str, twice: str) -> None:
+def test_a_list_that_is_given_twice_is_refused(capsys, words: str, twice: str) -> None:
     said = (2, f"{twice} is given twice; give it once, a list with commas")
     assert refused(capsys, *words.split()) == said
 
