@@ -165,8 +165,8 @@ class Plugin(Config, metaclass=_Kind):
     def ended(self, run: Run, error: BaseException | None) -> None:
         """Called after the last commit, or with the error that ended the training."""
 
-    def promoted(self, run: Run, alias: str, holds: bool) -> None:
-        """Called when a person gives the run an alias, or takes it back from the run; else `ended` is called."""
+    def promoted(self, run: Run, alias: str) -> None:
+        """Called when a person gives the run an alias, and when the run loses one to another, or to nobody."""
 
     @classmethod
     def shown(cls, run: StoredRun) -> dict[str, str]:

@@ -252,7 +252,7 @@ class Run(StoredRun):
         from roundweave.flows.evidence.recombining import RecombineConfig, recombine
 
         place = {"run": full_address(self.address), "root": self.root, "trust": trust, "name": save}
-        parts = {"round": round, "reduce": reduce, "apply": apply, "without": tuple(without)}
+        parts = {"round": self._within(round), "reduce": reduce, "apply": apply, "without": tuple(without)}
         return recombine(RecombineConfig(**{"executor": "inline"} | place | parts | options))
 
     def replay(
@@ -283,6 +283,8 @@ class Run(StoredRun):
         from roundweave.flows.evidence.replaying import ReplayConfig, replay
 
         which = (rounds,) if isinstance(rounds, int) else rounds if isinstance(rounds, str) else tuple(rounds)
+        if self.until is not None and isinstance(which, str):
+            which = tuple(self.committed[1:]) if which == "all" else (self.done,)
         place = {"run": full_address(self.address), "root": self.root, "trust": trust, "rounds": which}
         return replay(ReplayConfig(**{"executor": "inline"} | place | options))
 
@@ -315,9 +317,18 @@ class Run(StoredRun):
         """
         from roundweave.flows.evidence.scoring import ScoreConfig, score_round
 
-        place = {"run": full_address(self.address), "root": self.root, "trust": trust, "round": round}
+        place = {
+            "run": full_address(self.address),
+            "root": self.root,
+            "trust": trust,
+            "round": self._within(round),
+        }
         config = ScoreConfig(**place | {"data": data, "scores": scores} | options)
         return score_round(config, open_run(self.address, self.root, trust=trust))
+
+    def _within(self, round: WhichRound | None) -> WhichRound | None:
+        """A round by its number in the whole run, where this one ends with an earlier round."""
+        return round if self.until is None or round is None else self.round(round).number
 
     def model(self, trust: bool = False) -> ModelSpec:
         """How the network of the run is built, before any weights are loaded.

@@ -323,11 +323,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a run is accepted, with a line for each reason, and the round that was judged; None for the last."""
+    """Whether a run is accepted, a line for each reason, the judged round (None: the last), and the conditions."""
 
     accepted: bool
     reasons: Annotated[list[str], Field(max_length=1000)]
     round: Round | None = None
+    conditions: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -309,9 +309,15 @@ def _newest(place: Place, alias: str) -> int:
 
 
 def _newest_two(place: Place, alias: str) -> list[Holding]:
-    """The newest entry of an alias, and the one before, if there are so many."""
-    newest = _newest(place, alias)
-    return [_entry(place, alias, n, _content(place, alias, n)) for n in (newest, newest - 1) if n > 0]
+    """The newest entry of an alias, and the newest one before of another round, if there are so many."""
+    found = list[Holding]()
+    for number in range(_newest(place, alias), 0, -1):
+        entry = _entry(place, alias, number, _content(place, alias, number))
+        if not found or (entry.run, entry.round) != (found[0].run, found[0].round):
+            found.append(entry)
+        if len(found) == 2:
+            break
+    return found
 
 
 def person() -> str:

@@ -86,7 +86,8 @@ class StoredRun:
         self._rounds = [round for round in self._store.records if last is None or round <= last]
         self._done = self._store.newest if last is None else min(self._store.newest or 0, last)
         self._lease = read_lease(self._place) if self.until is None else None
-        self._planned = self.until or (self._lease and self._lease.rounds) or self._store.rounds
+        planned = (self._lease and self._lease.rounds) or self._store.rounds
+        self._planned = planned if self.until is None else self.until
         self._commits: dict[int, Commit] = {}
         self._links: dict[int, Link] | None = None
         self._numbers: Numbers | None = None
@@ -340,7 +341,7 @@ class StoredRun:
     @property
     def result(self) -> Round:
         """The round that the run hands out: the best one if the configuration has `best`, else the last one."""
-        return self.round("best" if self.config.get("best") and self.scores else "last")
+        return self.round("best" if self.config.get("best") and self._attributes["data"]["held_out"] else "last")
 
     @property
     def ranked_by(self) -> str:

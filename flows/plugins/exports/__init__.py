@@ -13,7 +13,7 @@ from roundweave.flows.plugin import Plugin
 from roundweave.storage.errors import UsageError, near
 from roundweave.storage.parsing import at_commas
 from roundweave.storage.places.base import as_path, scheme_of
-from roundweave.storage.runs.names import holding_of
+from roundweave.storage.runs.names import holder_of, holding_of
 
 if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
@@ -89,16 +89,18 @@ class Export(Plugin):
 
         alias = run.config.get("promote")
         holding = holding_of(run.root, alias) if alias else None
-        if alias and holding and (holding.run, holding.round) == (run.name, run.result.number):
+        if alias and holding and (holding.run, holding.chain) == (run.name, run.result.chain):
             deliver_champion(run.root, alias, self.export)
         else:
             deliver(run, run.result, self.export, challenges=alias)
 
-    def promoted(self, run: Run, alias: str, holds: bool) -> None:
-        """Export the run, which has an alias now, or say what still has it after the alias was taken back."""
+    def promoted(self, run: Run, alias: str) -> None:
+        """Export who has the alias that the run goes by, or say what still has the run where nobody has it."""
         from roundweave.flows.plugins.exports.delivering import deliver_champion, take_back
 
-        if holds:
+        if alias != run.config.get("promote"):
+            return
+        if holder_of(run.root, alias):
             deliver_champion(run.root, alias, self.export)
         else:
             take_back(run, self.export, alias)

@@ -19,8 +19,8 @@ from roundweave.tasks.networks.start import Fork, find_fork
 from roundweave.tasks.rounds.persistence.committing import score_again
 from roundweave.tasks.rounds.steps import Outcome
 
-NETWORK = ("model", "model_options", "dtype")
-"""The options that decide what a network is."""
+NETWORK = ("model", "model_options", "dtype", "transform", "held_out_transform", "collate")
+"""The options that decide what a network is, and how its inputs are prepared."""
 
 
 def champion_of(run: Run, holding: Holding) -> Round:

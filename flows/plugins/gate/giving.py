@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from roundweave.flows.config.plugins import active_plugins, failing_by_name
-from roundweave.flows.config.recorded import recorded_config
-from roundweave.flows.plugins.gate.judging import give
+from roundweave.flows.config.recorded import is_own_run
+from roundweave.flows.plugins.gate.judging import give, tell
 from roundweave.flows.stored import Run, open_run
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import Where
-from roundweave.storage.runs.names import give_alias, holder_of, stored_round
+from roundweave.storage.runs.names import give_alias, holder_of, holding_of, is_run, run_address, stored_round
 
 
 def give_by_hand(
@@ -16,32 +15,30 @@ def give_by_hand(
 ) -> None:
     """Give an alias to a run that is named as ``RUN``, ``RUN@12`` or by an alias; for None nobody has it any more.
 
-    Raises `UsageError` for a run that its gate rejected, unless it is given `anyway`.
+    Raises `UsageError` for a run under another root, and for a rejected one unless it is given `anyway`.
     """
+    former = holding_of(root, alias)
     if named is None:
-        former = _open(root, alias) if holder_of(root, alias) else None
         give_alias(root, alias, None, why, pinned=pinned)
-        if former:
-            _tell(former, alias, holds=False)
-        return
-    run = _open(root, named)
-    if (judged := run.judgement) and not judged.accepted and not anyway:
-        reasons = "; ".join(judged.reasons)
-        raise UsageError(f"{run.name} is rejected: {reasons}; --anyway gives it the alias all the same")
-    give(root, alias, run, run.round("last"), why, pinned=pinned)
-    _tell(open_run(alias, root), alias, holds=True)
+    else:
+        run, by_name = _open(root, named)
+        judged = Run(run.address, root).judgement
+        if not is_own_run(run, root):
+            raise UsageError(
+                f"{run.name} lies in {run.address}, and {alias} is of {root}; copy the run there first"
+            )
+        if by_name and judged and not judged.accepted and not anyway:
+            reasons = "; ".join(judged.reasons)
+            raise UsageError(f"{run.name} is rejected: {reasons}; --anyway gives it the alias all the same")
+        give(root, alias, run, run.round("last"), why, pinned=pinned)
+        tell(run, alias)
+    if former and former.run and former.run != holder_of(root, alias) and is_run(run_address(root, former.run)):
+        tell(Run(run_address(root, former.run), root, former.round), alias)
 
 
-def _open(root: Where, named: str) -> Run:
-    """The run up to the round that is named, or to the one that the run hands out."""
+def _open(root: Where, named: str) -> tuple[Run, bool]:
+    """The run up to the round that is named, or to the one that it hands out, and whether it is no alias."""
     stored = stored_round(named)
     run = open_run(stored[0] if stored else named, root)
-    round = run.round(stored[1]) if stored else run.result
-    return Run(run.address, root, round.number)
-
-
-def _tell(run: Run, alias: str, holds: bool) -> None:
-    """Tell the plugins that took part in the run's training."""
-    for plugin in active_plugins(recorded_config(run, run.root, False, {})):
-        with failing_by_name(plugin):
-            plugin.promoted(run, alias, holds)
+    round = run.round(stored[1]) if stored else run.result if run.until is None else run.round("last")
+    return Run(run.address, root, round.number), run.until is None

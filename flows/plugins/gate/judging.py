@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from roundweave.flows.config.recorded import BESIDE
+from roundweave.flows.config.plugins import active_plugins, failing_by_name
+from roundweave.flows.config.recorded import BESIDE, recorded_config
 from roundweave.flows.plugins.gate import Conditions
 from roundweave.flows.plugins.gate.comparing import champion_of
 from roundweave.flows.plugins.gate.conditions import COMPARED, parts_of_condition
@@ -17,10 +18,11 @@ from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run
 from roundweave.storage.errors import CodeError, RoundweaveError, UsageError, failing_as, located
 from roundweave.storage.places.base import Where
-from roundweave.storage.rounds.commits import JUDGEMENT, Score
-from roundweave.storage.runs.names import Holding, give_alias, is_run, run_address
+from roundweave.storage.rounds.commits import JUDGEMENT, Score, derived_of, ranking
+from roundweave.storage.runs.names import Holding, alias_history, give_alias, is_run, run_address
 from roundweave.storage.runs.round import Round
 from roundweave.storage.runs.run import StoredRun
+from roundweave.tasks.networks.scores import SCORES
 from roundweave.tasks.own_code.code import Code
 
 
@@ -74,12 +76,15 @@ class Challenger:
         """Whether a condition accepts the run beside the champion, and a line that says why.
 
         A comparison with the parent is one with the champion, and a condition with a number asks for a score that
-        is not worse.
+        is not worse. One that bounds a score on its good side, such as ``loss >= 0.001``, compares nothing.
         """
         if isinstance(condition, Code):
             return self._ask(condition, champion)
         text, name, compare, number, _, sign, more = parts_of_condition(condition) or ()
         value, bound = self._value(name)[0], _number(champion.score, name)
+        known = {name, derived_of(name)} & {"loss", *SCORES}
+        if number and known and (compare[0] == "<") != ranking(name)[1]:
+            return True, text
         limit = bound if number else bound + float(f"{sign or '+'}{more or 0}")
         holds = COMPARED[f"{compare[0]}=" if number else compare](value, limit)
         return holds, f"{text}: {value:.6g}, the champion's is {bound:.6g}"
@@ -87,8 +92,7 @@ class Challenger:
     @property
     def forbidden(self) -> str | None:
         """Why the alias does not go to the run, whatever its scores are; None where it may."""
-        run, number = self.run, self.round.number
-        if (run.name, number) in [(entry.run, entry.round) for entry in self.entries]:
+        if self.round.chain in [entry.chain for entry in self.entries]:
             return "it has been so before"
         if not self.entries:
             return None
@@ -104,8 +108,8 @@ class Challenger:
 
         Without conditions a run that began with a former champion takes nothing from the one that followed.
         """
-        names = [entry.run for entry in self.entries]
-        parent = (self.run.parent or "").rpartition("@")[0]
+        names = [f"{entry.run}@{entry.round}" for entry in self.entries]
+        parent = self.run.parent
         if not self.conditions and parent in names[:-1] and parent != names[-1]:
             return f"it began with {parent}, and {names[-1]} followed since, with which nothing compares it"
         try:
@@ -136,12 +140,19 @@ class Challenger:
 
     def _ask(self, function: Code, other: Round | None) -> tuple[bool, str]:
         with failing_as(lambda error: CodeError(f"accept {function.reference} failed with {located(error)}")):
-            answer: Any = function.load()(self.run, other)
+            whole = self.round.number == self.run.done
+            run = self.run if whole else Run(self.run.address, self.run.root, self.round.number)
+            answer: Any = function.load()(run, other)
         if not isinstance(answer, bool | np.bool_ | str):
             raise CodeError(
                 f"accept {function.reference} must return True, False or why not, not {type(answer).__name__}"
             )
         return not isinstance(answer, str) and bool(answer), f"{function.reference}: {answer}"
+
+
+def _named(condition: str | Code) -> str:
+    """A condition in the record; of a function its place, and the digest of its code."""
+    return condition if isinstance(condition, str) else f"{condition.reference} ({condition.digest[:12]})"
 
 
 def _number(score: Score | None, name: str) -> float:
@@ -154,14 +165,16 @@ def judge(challenger: Challenger) -> None:
 
     Raises `CodeError` where a function of the user's fails.
     """
-    run = challenger.run
-    if run.judgement:
+    run, conditions = challenger.run, list(map(_named, challenger.conditions))
+    if run.judgement and run.judgement.conditions in ([], conditions):
         return
     answers = list(map(challenger.judge, challenger.conditions))
     accepted = all(holds for holds, _ in answers)
     reasons = [reason if holds else f"{reason}, which is not enough" for holds, reason in answers]
     number = challenger.round.number
-    run.write_section(JUDGEMENT, {"accepted": accepted, "reasons": reasons, "round": number})
+    run.write_section(
+        JUDGEMENT, {"accepted": accepted, "reasons": reasons, "round": number, "conditions": conditions}
+    )
     which = f"{run.name}@{number}" if number < run.done else run.name
     notice(f"{which} is {'accepted' if accepted else 'rejected'}: {'; '.join(reasons)}")
 
@@ -184,6 +197,21 @@ def promote(challenger: Challenger, alias: str, approval: bool = False) -> None:
     why = "; ".join(run.judgement.reasons) if run.judgement else "it is complete"
     said = give(run.root, alias, run, challenger.round, why, unless=stays, by_hand=False)
     notice(f"{run.name} is {alias} now" if said is None else f"{run.name} does not become {alias}: {said}")
+    entries = alias_history(run.root, alias)
+    former = entries[-2].run if said is None and len(entries) > 1 else None
+    if former and former != run.name and is_run(address := run_address(run.root, former)):
+        other = Run(address, run.root, entries[-2].round)
+        if other.config.get("export") != run.config.get("export"):  # else it goes there at the run's own end
+            tell(other, alias)
+
+
+def tell(run: Run, alias: str) -> None:
+    """Tell the plugins of a run's training that an alias has changed hands; a merge has none."""
+    if run.algorithm == "merge":
+        return
+    for plugin in active_plugins(recorded_config(run, run.root, False, {})):
+        with failing_by_name(plugin):
+            plugin.promoted(run, alias)
 
 
 def give(root: Where, alias: str, run: StoredRun, round: Round, why: str, **how: Any) -> str | None:

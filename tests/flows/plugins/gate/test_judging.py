@@ -133,7 +133,7 @@ def test_a_run_that_began_with_a_former_champion_does_not_follow_a_later_one(roo
     trained(name="a", promote="champion")
     trained(name="b", start_from="champion@-1", promote="champion")
     trained(name="c", start_from="a@-1", promote="champion")
-    says = "c does not become champion: it began with a, and b followed since, with which nothing compares it"
+    says = "c does not become champion: it began with a@2, and b@2 followed since, with which nothing compares it"
     assert says in capfd.readouterr().err
     assert holder_of(root, "champion") == "b"
     trained(name="d", promote="champion")  # it began with no champion
@@ -271,6 +271,71 @@ def test_by_hand_an_alias_is_pinned_approved_and_goes_to_a_round(root, capsys, t
     assert exported() == "# c, round 6"
     last = alias_history(root, "champion")[-1]
     assert (last.by_hand, last.by, last.round) == (True, person(), 6)
+
+
+def test_a_view_of_the_champion_computes_its_own_round(root) -> None:
+    run = trained(name="a", accept="loss < 9", promote="champion")
+    trained(name="a", accept="loss < 0", rounds=5)
+    champion = rw.open_run("champion")
+    assert champion.score().score == champion.score("best").score == run.round(2).score
+    assert [each.round for each in champion.replay("last").results] == [2]
+    assert [each.round for each in champion.replay("all").results] == [1, 2]
+    assert [each.round for each in champion.recombine("last", reduce="median").rounds] == [2]
+
+
+def test_another_alias_leaves_the_champion_s_export_and_a_pin_leaves_the_round(root, capsys, tmp_path) -> None:
+    current = tmp_path / "current/README.md"
+    trained(
+        name="a", promote="champion", export=str(current.parent), best="loss", lr=50.0, local_steps=5, rounds=6
+    )
+    said(capsys, "alias", "champion", "a@6")
+    said(capsys, "alias", "staging", "a@1")
+    said(capsys, "alias", "champion", "--pin")
+    assert [(each.run, each.round) for each in alias_history(root, "champion")] == [("a", 4), ("a", 6), ("a", 6)]
+    assert current.read_text().splitlines()[1] == "# a, round 6"
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_what_a_former_champion_exported_goes_to_one_that_exports_nothing(capsys, tmp_path, by_hand: bool) -> None:
+    current = tmp_path / "current/README.md"
+    trained(name="a", promote="champion", export=str(current.parent))
+    trained(name="b", rounds=3, **({} if by_hand else {"promote": "champion"}))
+    if by_hand:
+        said(capsys, "alias", "champion", "b")
+    assert current.read_text().splitlines()[1] == "# b, round 3"
+
+
+def test_a_bound_on_the_good_side_compares_nothing(root) -> None:
+    fields = {"accept": "loss >= 0.0001, accuracy <= 0.999", "promote": "champion"}
+    trained(name="worse", rounds=1, **fields)
+    trained(name="better", rounds=6, **fields)
+    assert holder_of(root, "champion") == "better"
+
+
+def test_other_conditions_judge_again(root) -> None:
+    assert trained(name="a", accept="accuracy >= 0.01").status == "complete"
+    assert trained(name="a", accept="accuracy >= 0.999", promote="champion").status == "rejected"
+    assert holder_of(root, "champion") is None
+    assert trained(name="a", accept="accuracy >= 0.02", promote="champion").status == "complete"
+    assert holder_of(root, "champion") == "a"
+
+
+def test_by_hand_a_merge_or_a_run_of_another_root_is_no_half_given_alias(root, capsys, tmp_path) -> None:
+    trained(name="a", promote="champion")
+    trained(name="far", root=str(tmp_path / "other"))
+    code, _, err = command(capsys, "alias", "champion", str(tmp_path / "other/far.zarr"))
+    assert (code, "copy the run there first" in err) == (2, True)
+    rw.merge(rw.MergeConfig(networks=["a@1", "a@2"], name="m"))
+    said(capsys, "alias", "champion", "m")
+    shutil.rmtree(root / "m.zarr")
+    said(capsys, "alias", "champion", "--take-back")
+    assert [each.run for each in alias_history(root, "champion")] == ["a", "m", None]
+
+
+def test_a_function_is_given_the_judged_round_as_the_last(own) -> None:
+    gate = own("def gate(run, parent):\n    return f'round {run.round(-1).number} of {run.done}'\n")
+    run = trained(name="a", best="loss", lr=50.0, local_steps=5, rounds=6, accept=f"{gate}:gate")
+    assert "round 4 of 4" in run.judgement.reasons[0]
 
 
 def test_by_hand_a_rejected_run_takes_an_alias_only_if_that_is_said(root, capsys) -> None:
