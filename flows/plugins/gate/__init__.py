@@ -14,6 +14,7 @@ from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import above
 from roundweave.storage.rounds.commits import JUDGEMENT
 from roundweave.storage.runs.names import alias_history, aliases, holders, is_run, run_address, stored_round
+from roundweave.storage.upkeep.keep import Every, Last
 from roundweave.tasks.own_code.code import Code, is_reference
 
 if TYPE_CHECKING:
@@ -84,7 +85,10 @@ class Gate(Plugin):
         return {"start_from": None}
 
     def plan(self, plan: Plan) -> Plan:
-        """Have the conditions' scores checked."""
+        """Have the conditions' scores checked, and refuse a policy that deletes the round that is handed out."""
+        best = plan.config.best
+        if self.promote and best and type(plan.keep) in (Every, Last):
+            raise UsageError(f"best = {best} names a round that keep = {plan.keep} may delete; give keep = states")
         if not self.accept:
             return plan
         return plan.add(checks=self._check)
@@ -102,9 +106,12 @@ class Gate(Plugin):
         return (JUDGEMENT,) if self.accept else ()
 
     def _check(self, described: Described) -> None:
-        from roundweave.flows.plugins.gate.conditions import check_scores
+        from roundweave.flows.plugins.gate.conditions import check_alike, check_scores
 
         check_scores(self.accept or (), described.scores, described.description.held_out)
+        apart = not (described.partitions.held_out_together or described.work.rotating)
+        if described.plan.sampler and apart:
+            check_alike(self.accept or (), bool(self.promote))
 
     def ended(self, run: Run, error: BaseException | None) -> None:
         """Judge the run, and let it take its alias."""

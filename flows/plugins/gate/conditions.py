@@ -6,6 +6,7 @@ import inspect
 import operator
 from collections.abc import Iterable
 
+from roundweave.flows.config.recorded import BESIDE
 from roundweave.flows.plugins.gate import CONDITION
 from roundweave.storage.errors import UsageError, nearest
 from roundweave.tasks.own_code.code import Code, find_code
@@ -38,6 +39,19 @@ def check_scores(conditions: Iterable[str | Code], scores: Iterable[str], held_o
         if parts[1] not in (names := [*scores]):
             hint = nearest(parts[1], names, f"there are {', '.join(names)}")
             raise UsageError(f"accept: {parts[1]!r} is not scored; {hint}")
+
+
+def check_alike(conditions: Iterable[str | Code], promote: bool) -> None:
+    """Raise `UsageError` for a comparison of rounds where each is scored on what its own cohort holds out.
+
+    With `promote` each condition is one, as the run is compared with who has the alias.
+    """
+    for text, name, _, number, *_ in filter(None, map(parts_of_condition, conditions)):
+        if (promote or not number) and not any(name.startswith(f"{each}_") for each in BESIDE):
+            raise UsageError(
+                f"accept = {text} compares rounds, and each is scored on what those that it asks hold out; give "
+                "validation data and a condition of validation_ scores, or no cohort"
+            )
 
 
 def parts_of_condition(condition: str | Code) -> tuple[str, ...] | None:

@@ -370,6 +370,37 @@ def test_what_was_taken_back_is_nobody_s_until_a_person_gives_it(root, capsys) -
     assert holder_of(root, "champion") == "c"
 
 
+PARTS = """
+import torch
+def part(partition, partitions):
+    return torch.randn(60, 3, generator=torch.Generator().manual_seed(partition)), torch.arange(60) % 2
+def whole():
+    return part(0, 1)
+"""
+
+
+def test_rounds_of_other_examples_are_not_compared(own) -> None:
+    """Each round of a cohort is scored on what its partitions hold out."""
+    file = own(PARTS)
+    fields = {"data": f"{file}:part", "partitions": 4, "cohort": 1, "promote": "champion"}
+    for accept in ("loss <= champion", "accuracy >= 0.01"):
+        with pytest.raises(
+            UsageError, match="compares rounds, and each is scored on what those that it asks hold"
+        ):
+            trained(name="a", accept=accept, **fields)
+    validated = {"validation": f"{file}:whole", "accept": "validation_loss <= champion"}
+    assert trained(name="a", **fields, **validated).status == "complete"
+
+
+@pytest.mark.parametrize("keep", ["last:2", "every:3"])
+def test_a_policy_that_may_delete_the_best_round_is_refused(keep: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"best = loss names a round that keep = {keep} may delete; give keep = st"
+    ):
+        trained(name="a", promote="champion", best="loss", keep=keep)
+    assert trained(name="a", promote="champion", best="loss", keep="updates:2").status == "complete"
+
+
 def test_a_comparison_with_a_champion_needs_an_alias() -> None:
     with pytest.raises(
         rw.RoundweaveError, match="accept = loss <= champion is about who has an alias; give promote"
