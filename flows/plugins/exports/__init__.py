@@ -76,10 +76,10 @@ class Export(Plugin):
         return [joined(folder, to.strip()) if isinstance(to, str) else to for to in at_commas(value)]
 
     def configure(self, config: TrainConfig) -> TrainConfig:
-        """Refuse what cannot be exported to, while nothing is trained."""
+        """Refuse what cannot be exported to, while nothing is trained; the record has whole paths."""
         for to in self.export:
             check_export(to)
-        return config
+        return config.model_copy(update={"export": tuple(joined(Path.cwd(), to) for to in config.export)})
 
     def ended(self, run: Run, error: BaseException | None) -> None:
         """Export what the run hands out. Where it may take an alias, folders and files go to who has the alias."""

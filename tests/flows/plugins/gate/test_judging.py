@@ -305,6 +305,19 @@ def test_what_a_former_champion_exported_goes_to_one_that_exports_nothing(capsys
     assert current.read_text().splitlines()[1] == "# b, round 3"
 
 
+def test_an_export_lies_where_it_lay_whichever_folder_the_command_is_in(
+    root, capsys, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        trained(name=name, promote="champion", export="current")
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    said(capsys, "alias", "champion", "a", "--root", str(root))
+    assert (tmp_path / "current/README.md").read_text().splitlines()[1] == "# a, round 2"
+    assert not [*(tmp_path / "sub").iterdir()]
+
+
 def test_a_bound_on_the_good_side_compares_nothing(root) -> None:
     fields = {"accept": "loss >= 0.0001, accuracy <= 0.999", "promote": "champion"}
     trained(name="worse", rounds=1, **fields)
