@@ -73,8 +73,7 @@ def new_run(described: Described, processes: int = 1, **attributes: Any) -> NewR
         **({"asks": "present"} if work.drawn_from_present else {}),
         **({"awaits": plan.awaits} if plan.awaits else {}),
         **({"decided_by": [*plan.decided_by]} if plan.decided_by else {}),
-        **provenance(),
-        "versions": versions() | plan.decided_by,
+        **provenance(plan.decided_by),
         **attributes,
     }
     scored = bool(description.held_out)
@@ -133,9 +132,9 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
     return schema if alone else schema.sharded(processes, work.partitions.taking_part)
 
 
-def provenance() -> dict[str, Any]:
-    """The versions of the installed software, and the time now in seconds since the epoch, as attributes."""
-    return {"versions": versions(), "created": time.time()}
+def provenance(plugins: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """The versions of the installed software and of `plugins`, and the time in seconds since the epoch."""
+    return {"versions": {**versions(), **plugins}, "created": time.time()}
 
 
 @dataclass(frozen=True)

@@ -317,13 +317,9 @@ class Run(StoredRun):
         """
         from roundweave.flows.evidence.scoring import ScoreConfig, score_round
 
-        place = {
-            "run": full_address(self.address),
-            "root": self.root,
-            "trust": trust,
-            "round": self._within(round),
-        }
-        config = ScoreConfig(**place | {"data": data, "scores": scores} | options)
+        place = {"run": full_address(self.address), "root": self.root, "trust": trust}
+        asked = {"round": self._within(round), "data": data, "scores": scores}
+        config = ScoreConfig(**place | asked | options)
         return score_round(config, open_run(self.address, self.root, trust=trust))
 
     def _within(self, round: WhichRound | None) -> WhichRound | None:

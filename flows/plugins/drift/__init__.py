@@ -12,7 +12,7 @@ from roundweave.flows.config.base import DATA, NamedOrOwn
 from roundweave.flows.plugin import Plugin
 from roundweave.flows.reporting.listening import notice
 from roundweave.storage.errors import UsageError, cut, unless_damaged
-from roundweave.storage.rounds.columns import ORDER, REFUSED, Column, drifted
+from roundweave.storage.rounds.columns import ORDER, REFUSED, Column, ColumnDrift, drifted
 from roundweave.storage.runs.names import stored_round
 from roundweave.storage.runs.run import open_stored
 
@@ -60,20 +60,21 @@ class Drift(Plugin):
         reference = self.reference or (refuse and getattr(plan.config, "validation", None))
         if not record.columns or not (plan.start or reference):
             return description
-        parent = self._parent(plan, refuse and not reference)
-        drift = drifted(parent, record.columns) if parent else None
-        by = {"": drift or []}
+        found = dict[str, list[ColumnDrift]]()
+        if parent := self._parent(plan, refuse and not reference):
+            found["drift"] = drifted(parent, record.columns)
         if reference:
             from roundweave.flows.plugins.drift.reference import columns_of_reference
 
             columns = columns_of_reference(plan, reference, description)
-            by[" from the reference"] = drifted(columns, record.columns)
-        judged = [*by.values()][-1]
+            found["drift from the reference"] = drifted(columns, record.columns)
+        drifts = [*found.values()]
+        recorded, judged = (drifts[0], drifts[-1]) if drifts else (None, [])
         refusals = [str(each) for each in judged if refuse and each.what in REFUSED]
-        record = replace(record, drift=judged if drift is None and reference else drift, refusals=refusals)
-        for name, found in by.items():
-            for line in cut([str(each) for each in found if each.what != STABLE]):
-                notice(f"drift{name}: {line}")
+        record = replace(record, drift=recorded, refusals=refusals)
+        for name, drift in found.items():
+            for line in cut([str(each) for each in drift if each.what != STABLE]):
+                notice(f"{name}: {line}")
         return replace(description, columns=record)
 
     def _parent(self, plan: Plan, needed: bool) -> Mapping[str, Column] | None:

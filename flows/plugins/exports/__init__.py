@@ -83,7 +83,7 @@ class Export(Plugin):
 
     def ended(self, run: Run, error: BaseException | None) -> None:
         """Export what the run hands out. Where it may take an alias, folders and files go to who has the alias."""
-        if error is not None or run.status == "rejected" or not self.export:
+        if error is not None or run.status == "rejected":
             return
         from roundweave.flows.plugins.exports.delivering import deliver, deliver_champion
 

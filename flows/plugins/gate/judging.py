@@ -69,8 +69,9 @@ class Challenger:
         if other is None:
             return True, f"{text}: {value:.6g}, and there is no {word}"
         bound = _number(other.score, name)
-        limit = bound + float(f"{sign or '+'}{more or 0}")
-        return COMPARED[compare](value, limit), f"{text}: {value:.6g}, the {word}'s is {bound:.6g}"
+        return COMPARED[compare](
+            value, bound + _allowance(sign, more)
+        ), f"{text}: {value:.6g}, the {word}'s is {bound:.6g}"
 
     def beats(self, condition: str | Code, champion: Round) -> tuple[bool, str]:
         """Whether a condition accepts the run beside the champion, and a line that says why.
@@ -85,8 +86,7 @@ class Challenger:
         known = {name, derived_of(name)} & {"loss", *SCORES}
         if number and known and (compare[0] == "<") != ranking(name)[1]:
             return True, text
-        limit = bound if number else bound + float(f"{sign or '+'}{more or 0}")
-        holds = COMPARED[f"{compare[0]}=" if number else compare](value, limit)
+        holds = COMPARED[f"{compare[0]}=" if number else compare](value, bound + _allowance(sign, more))
         return holds, f"{text}: {value:.6g}, the champion's is {bound:.6g}"
 
     @property
@@ -153,6 +153,11 @@ class Challenger:
 def _named(condition: str | Code) -> str:
     """A condition in the record; of a function its place, and the digest of its code."""
     return condition if isinstance(condition, str) else f"{condition.reference} ({condition.digest[:12]})"
+
+
+def _allowance(sign: str | None, more: str | None) -> float:
+    """What a condition adds to a score that it compares with; 0 where it adds nothing."""
+    return float(f"{sign or '+'}{more or 0}")
 
 
 def _number(score: Score | None, name: str) -> float:

@@ -63,7 +63,7 @@ class ServedRuns(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """How many runs there are by status, how each newer one is, and what the newest one has."""
+        """How many runs there are by status, when each began and the last whole one ended, and the newest one."""
         statuses, sound = Counter[str](), list[StoredRun]()
         each = GaugeMetricFamily("roundweave_run", "When each run began", labels=["run", "status"])
         for run in looked_through(self._root, names=self._names).values():

@@ -79,6 +79,33 @@ def test_bytes_are_scaled_as_in_training(tmp_path, monkeypatch) -> None:
     assert torch.allclose(predicted, scaled @ weight.T + bias, atol=1e-5)
 
 
+PACKAGE = """
+import torch
+from pack.factor import FACTOR
+class Net(torch.nn.Linear):
+    def forward(self, inputs):
+        return FACTOR * super().forward(inputs.flatten(1))
+def model():
+    return Net(64, 10)
+"""
+
+
+def test_models_of_one_process_have_each_its_own_modules(tmp_path) -> None:
+    """Two networks of a package, in which a number was another one when the second was trained."""
+    pyfunc = pytest.importorskip("mlflow.pyfunc")
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack/__init__.py").touch()
+    (tmp_path / "pack/net.py").write_text(PACKAGE)
+    images = torch.randn(3, 1, 8, 8)
+    for factor in (1, 100):
+        (tmp_path / "pack/factor.py").write_text(f"FACTOR = {factor}\n")
+        run = trained(name=f"by-{factor}", model=f"{tmp_path}/pack/net.py:model")
+        folder = write_folder(run, run.round(2), str(tmp_path / f"out-{factor}"), pyfunc=True)
+        weight, bias = (run.round(2).tensors[name] for name in ("weight", "bias"))
+        predicted = torch.tensor(np.asarray(pyfunc.load_model(str(folder)).predict(images.numpy())))
+        assert torch.allclose(predicted, factor * (images.flatten(1) @ weight.T + bias), atol=1e-4 * factor)
+
+
 def test_each_accepted_night_replaces_a_folder_and_fills_one_of_its_date(tmp_path: Path) -> None:
     fields = {"accept": "accuracy >= 0.01", "export": [f"{tmp_path}/now", f"{tmp_path}/all/{{date}}"]}
     first = trained(name="first", **fields)
