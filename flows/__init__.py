@@ -9,6 +9,8 @@ import lazy_loader
 # Prefect and its server report usage unless told not to, and read this when they are imported.
 os.environ.setdefault("DO_NOT_TRACK", "1")
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+# A flow that is called without a server waits for Prefect's own, which may take longer than its 20 seconds.
+os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 
 FLOWS = ("merge_flow", "train_flow")
 """What imports Prefect, which then keeps its files under the root."""

@@ -16,8 +16,10 @@ class TrainConfig(Kernel):
     score_partitions: float | None
     on_complete: Literal["new", "extend", "skip"] | None
     timezone: str | None
+    date: str | None
     on_unchanged: bool | Literal["skip"] | None
     on_busy: bool | Literal["skip"] | None
+    on_rejected: Literal["keep", "fail"] | None
     planned: dict[str, Any] | None
     cohort: int | float | None
     cohort_by_size: bool
@@ -58,17 +60,20 @@ class TrainConfig(Kernel):
         cohort_by_size: bool = ...,
         cohort_from: Literal["all", "present"] = ...,
         collate: str | Callable[..., Any] | None = ...,
+        columns: Sequence[str] | str | None = ...,
         compiled: bool = ...,
         compress: str | None = ...,
         concurrency: int | None = ...,
         data: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] = ...,
         data_memory: int | str | None = ...,
         data_options: Mapping[str, Any] = ...,
+        date: str | None = ...,
         deadline: Literal["auto"] | float | None = ...,
         describe_sites: bool = ...,
         device: str = ...,
         drift: Literal["tell", "refuse"] = ...,
         dtype: Literal["float32", "float64", "bfloat16", "float16"] = ...,
+        encode: Literal["one-hot", "ordinal"] | None = ...,
         evaluate_every: int | None = ...,
         executor: Literal["graph", "ranks", "auto", "inline"] = ...,
         export: Sequence[str] | str = ...,
@@ -88,6 +93,7 @@ class TrainConfig(Kernel):
         name: str | None = ...,
         on_busy: bool | Literal["skip"] | None = ...,
         on_complete: Literal["new", "extend", "skip"] | None = ...,
+        on_rejected: Literal["keep", "fail"] | None = ...,
         on_unchanged: bool | Literal["skip"] | None = ...,
         order: str | None = ...,
         partition_options: str | Mapping[str, Any] | None = ...,

@@ -11,7 +11,7 @@ from roundweave.storage.places.base import Where
 
 
 def fork(place: str, root: Where | None = None, trust: bool = False, **changes: Any) -> TrainConfig:
-    """The configuration of a run that begins with a stored round and has the experiment of its run.
+    """Return the configuration of a run that begins with a stored round and has the experiment of its run.
 
     Args:
         place: The round, such as ``RUN@12``, ``RUN@last`` or ``RUN@best``.

@@ -26,7 +26,7 @@ class Machine:
 
 
 def machines(executor: Executor, work: Work, codes: tuple[Code, ...]) -> list[Machine]:
-    """The machines of an executor: all that map, or one of each partition's place, and one that stores.
+    """Return the machines of an executor: all that map, or one of each partition's place, and one that stores.
 
     They import what the user's `codes` do.
     """
@@ -48,8 +48,8 @@ def _asked(device: str, codes: tuple[Code, ...], _: int = 0) -> tuple[Mapping[st
 def common_fingerprints(present: list[Machine], mixed: bool) -> tuple[Fingerprint | None, dict[str, Fingerprint]]:
     """The fingerprint that all machines share, and those of each place and of `STORE` where these have their own.
 
-    None for `mixed` hardware. Raises `NumericsMismatch` if machines of one place differ, or, without places,
-    those that map.
+    None for `mixed` hardware. Raises `NumericsMismatch` if machines of one place differ, or, without places, those
+    that map.
     """
     if mixed:
         return None, {}

@@ -1,4 +1,4 @@
-"""The base class of plugins: what hangs on a training, and what other projects call a callback."""
+"""The base class of plugins, which other projects call callbacks."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ else:
 
 
 ALIKE = 0.8
-"""From which similarity on the name of a method is taken for a misspelt hook."""
+"""The similarity from which the name of a method counts as a misspelt hook."""
 
 
 class _Kind(ModelMetaclass):
-    """The type of the classes of plugins; raises `UsageError` for a field that no plugin can have."""
+    """The metaclass of plugins. Raises `UsageError` for a field that no plugin can have."""
 
     def __new__(cls, name: str, *parts: Any, **given: Any) -> type[Any]:
         with catch_warnings(), failing_as(lambda error: UsageError(f"plugin {name}: {_wrong_field(error)}")):
@@ -52,19 +52,10 @@ def _wrong_field(error: BaseException) -> str:
 
 
 class Plugin(Config, metaclass=_Kind):
-    """A feature of a training; its fields are its options. A subclass overrides the hooks that it needs.
+    """A feature of a training, also called a callback. Its fields are its options.
 
-    Give an instance to `train`, or name its class in ``plugins`` of a configuration. What a hook raises ends the
-    training with the plugin's name; committed rounds stay.
-
-    Attributes:
-        decides: Whether the plugin decides bits, as one that wraps a map does. It is then part of the experiment:
-            its code and options are recorded, a resumed run must have the same, and a replay uses them.
-        beside: Which options of one that decides bits may be others when the run is resumed.
-        watches: Whether `committed` only looks on and never ends the training. Several rounds are then submitted
-            at once; else one, so that the training ends at the very round.
-        last: Whether its hooks are called after those of all others, as one that packs what their maps send.
-        tables: What `roundweave list` shows of it, by the table's title.
+    A subclass overrides the hooks that it needs. Give an instance to `train`, or name the class in ``plugins`` of
+    a configuration. An error in a hook ends the training with the plugin's name. Committed rounds stay.
 
     Example:
         >>> class Losses(rw.Plugin):
@@ -76,14 +67,27 @@ class Plugin(Config, metaclass=_Kind):
     """
 
     decides: ClassVar[bool] = False
+    """Whether the plugin decides bits, for example because it wraps a map.
+
+    It is then part of the experiment: its code and options are recorded, a resumed run must have the same, and a
+    replay uses them.
+    """
     beside: ClassVar[tuple[str, ...]] = ()
+    """The options of a plugin with `decides` that may change when the run is resumed."""
     watches: ClassVar[bool] = False
+    """Whether `committed` only looks on, and never ends the training.
+
+    Several rounds are then submitted at once. Otherwise rounds are submitted one by one, so that the training ends
+    at exactly the right round.
+    """
     last: ClassVar[bool] = False
+    """Whether the hooks are called after those of all other plugins, for example to pack what maps send."""
     tables: ClassVar[Mapping[str, Table]] = {}
+    """The tables that `roundweave list` shows of the plugin, by title."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Raise `UsageError` for a method that nobody calls, or that cannot be called as the hook of its name."""
+        """Raise `UsageError` for a misspelt hook, and for a hook with the wrong parameters."""
         hooks = {name: [*signature(hook).parameters] for name, hook in vars(Plugin).items() if isfunction(hook)}
         for name in hooks.keys() & vars(cls).keys():
             try:
@@ -103,119 +107,125 @@ class Plugin(Config, metaclass=_Kind):
 
     @classmethod
     def takes_part(cls, config: TrainConfig) -> bool:
-        """Whether it takes part in a training: where one of its options is not at its default."""
+        """Tell whether the plugin takes part in a training. By default it does if one of its options is given."""
         return any(getattr(config, name) != field.get_default() for name, field in cls.model_fields.items())
 
     @classmethod
     def imply(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The given values of a configuration, and those that they imply; asked of every plugin there is."""
+        """Return the given values of a configuration and the values that they imply. Every plugin is asked."""
         return given
 
     def around(self, config: TrainConfig) -> AbstractContextManager[None]:
-        """A context that is open around the whole training, from before its plan to after its end."""
+        """Return a context that is open around the whole training, from before its plan to after its end."""
         return nullcontext()
 
     def fits(self, config: TrainConfig) -> None:
-        """Raise `UsageError` or `ValueError` for fields of a configuration that this plugin excludes."""
+        """Raise `UsageError` or `ValueError` for fields of a configuration that exclude this plugin."""
 
     def configure(self, config: TrainConfig) -> TrainConfig:
-        """The configuration of the run to train now; called before anything is looked up, also by `serve`."""
+        """Return the configuration of the run to train now. Called before any look-up, and by `serve`."""
         return config
 
     def rehearse(self, config: TrainConfig) -> TrainConfig:
-        """Check what can be known of trainings that are due later; returns the configuration of one to try now."""
+        """Check what can be known of later trainings, and return the configuration of one to try now."""
         return config
 
     def past(self, config: TrainConfig, error: ExperimentDiffers) -> TrainConfig | None:
-        """The configuration to train in place of one whose run is of another experiment; None for none."""
+        """Return the configuration to train if the run of its name is of another experiment; None for an error."""
         return None
 
     def found(self, config: TrainConfig, run: StoredRun | None) -> TrainConfig:
-        """The configuration once it is known what there is of the run of its name; None where it is new.
+        """Return the configuration, given the stored `run` of its name; `run` is None for a new run.
 
-        With another name it is looked up again.
+        If the returned configuration has another name, its run is looked up again.
         """
         return config
 
     def deal(self, partitions: Partitions, config: Dealing) -> Partitions:
-        """The partitions of a run's examples with what this plugin decides of them; nothing is loaded yet.
+        """Return the partitions of a run's examples, changed as this plugin decides. Nothing is loaded yet.
 
-        A plugin that overrides this hook decides bits, and its options are those of `roundweave split`, too.
+        A plugin that overrides this hook decides bits. Its options are also options of `roundweave split`.
         """
         return partitions
 
     def plan(self, plan: Plan) -> Plan:
-        """The plan with what this plugin adds: a slot filled, a part wrapped, an entry of a list. It is pure."""
+        """Return the plan with a slot filled, a part wrapped, or an entry added to a list. The hook is pure."""
         return plan
 
     def described(self, plan: Plan, description: Description) -> Description:
-        """The description of a new run's examples, with what this plugin records of them, or refuses in them."""
+        """Return the description of a new run's examples, with records or refusals of this plugin added."""
         return description
 
     def began(self, run: Run) -> None:
         """Called when the run is open, before its next round."""
 
     def committed(self, run: Run, commit: Commit) -> str | None:
-        """Called after each committed round, with which `run` ends; a text ends the training, and says why."""
+        """Called after each committed round.
+
+        `run` ends with that round. A returned text ends the training, and is recorded.
+        """
 
     def awaits(self) -> tuple[str, ...]:
-        """The sections that `ended` writes and without which the run is not complete; it is locked meanwhile."""
+        """Return the sections that `ended` writes and that the run needs to be complete.
+
+        The run is locked meanwhile.
+        """
         return ()
 
     def ended(self, run: Run, error: BaseException | None) -> None:
         """Called after the last commit, or with the error that ended the training."""
 
     def promoted(self, run: Run, alias: str) -> None:
-        """Called when a person gives the run an alias, and when the run loses one to another, or to nobody."""
+        """Called when a person gives the run an alias, and when the run loses an alias."""
 
     @classmethod
     def shown(cls, run: StoredRun) -> dict[str, str]:
-        """What `roundweave show` says of a run, each a line under a name; asked of every plugin there is."""
+        """Return what `roundweave show` says of a run: a text by the name of its line. Every plugin is asked."""
         return {}
 
     @classmethod
     def summary(cls, run: StoredRun, known: Mapping[str, Any]) -> dict[str, Any]:
-        """What ``show --json`` says of a run besides what is `known`; asked of every plugin there is."""
+        """Return what ``show --json`` says of a run besides what is `known`. Every plugin is asked."""
         return {}
 
     @classmethod
     def seen(cls, folder: Path, option: str, value: Any) -> Any:
-        """The value that a configuration file of this folder gives an option, its paths joined to the folder."""
+        """Return an option's value in a configuration file of this folder, with paths joined to the folder."""
         return value
 
     @classmethod
     def label(cls) -> str:
-        """The name to show to people."""
+        """Return the name that messages show."""
         return cls.__name__
 
     @classmethod
     def place(cls) -> str:
-        """Where the class is defined."""
+        """Return where the class is defined."""
         return f"{cls.__module__}:{cls.__qualname__}"
 
     @classmethod
     def part(cls, option: str = "") -> str:
-        """The part of the configuration in which its options are, or one of them."""
+        """Return the part of the configuration that has the plugin's options, or one of them."""
         if option in cls.beside or not cls.decides:
             return "Execution"
         return "Dealing" if cls.deal is not Plugin.deal else "Experiment"
 
     @classmethod
     def is_ours(cls) -> bool:
-        """Whether it is one of this package."""
+        """Tell whether the plugin belongs to this package."""
         return cls.__module__.startswith("roundweave.")
 
     @classmethod
     def overrides(cls) -> bool:
-        """Whether it overrides a hook, or another method of this class."""
+        """Tell whether the class overrides a hook, or another method of this class."""
         own = {name for kind in cls.__mro__[: cls.__mro__.index(Plugin)] for name in vars(kind) if name[0] != "_"}
         return any(callable(getattr(Plugin, name)) for name in own & vars(Plugin).keys())
 
     def is_like(self, other: Plugin) -> bool:
-        """Whether another plugin has the name and the options of this one."""
+        """Tell whether another plugin has the name and the options of this plugin."""
         return (self.label(), self.model_dump()) == (other.label(), other.model_dump())
 
     @property
     def may_end(self) -> bool:
-        """Whether it may end the training after any round."""
+        """Whether the plugin may end the training after any round."""
         return type(self).committed is not Plugin.committed and not self.watches

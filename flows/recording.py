@@ -1,4 +1,4 @@
-"""A new run: what it records, and what it will need of the disk and of memory, refused if it cannot fit."""
+"""What a new run records, and what it needs of the disk and of memory. A run that cannot fit is refused."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from roundweave.tasks.rounds.persistence.committing import score_again
 from roundweave.tasks.rounds.steps import Outcome
 
 LARGE = 10**9
-"""From so many bytes on, what a run will need is said."""
+"""A message reports the needs of a run that are this many bytes or more."""
 
 COPIES = 4
-"""A worker has at least so many copies of the parameters at once: the state, the next one, and two updates.
+"""The copies of the parameters in a worker at least: the state, the next state, and two updates.
 
-Of a single partition there is one update. While a partition is mapped there are the state, the network, whose
-memory the direction takes, and the gradient.
+A single partition has one update. During a map there are the state, the network and the gradient. The direction
+takes the memory of the network.
 """
 
 
 @dataclass(frozen=True)
 class NewRun:
-    """What a run records when it is created: its work, and what any process can read without code of the user's.
+    """What a run records when it is created: its work, and what any process can read without the user's code.
 
-    `processes` is how many will map.
+    `processes` is the number of mapping processes.
     """
 
     work: Work
@@ -60,7 +60,7 @@ class NewRun:
 
 
 def new_run(described: Described, processes: int = 1, **attributes: Any) -> NewRun:
-    """What a described plan records; `attributes` besides those of every run, such as ``parent``."""
+    """Return what a described plan records. `attributes` are added to those of every run, such as ``parent``."""
     plan, work, description = described.plan, described.work, described.description
     config, model = plan.config, work.objective.model
     recorded = {
@@ -87,12 +87,12 @@ def create_run(
     carried: Mapping[int, Update] = MappingProxyType({}),
     gather: CallEach = gather_here,
 ) -> None:
-    """Create a run at an address and commit its initial state, and the score of that, as round 0.
+    """Create a run at an address, and commit its initial state and score as round 0.
 
-    Of the memory of `initial`, the vectors of the outer optimizer, only the slots that the run's apply keeps are
-    taken. `carried` has the updates with which partitions bring a carry from another run (see
-    `RoundStore.create`). `gather` calls a function with numbers where the held-out examples lie. Raises
-    `ExperimentDiffers` where something lies at the address already, and `RoundFailed` where scoring fails.
+    `initial` is the initial state; of its outer optimizer's memory, only the slots that the run's apply keeps are
+    taken. `carried` has the updates that bring the carry of partitions from another run (see `RoundStore.create`).
+    `gather` calls a function with numbers where the held-out examples lie. Raises `ExperimentDiffers` if the
+    address is taken, and `RoundFailed` if scoring fails.
     """
     initial = replace(initial, memory=kept_memory(new.work.algorithm.apply, initial), round=0)
     schema = schema_of(new.work, initial.memory, new.processes)
@@ -102,7 +102,7 @@ def create_run(
 
 
 def _recorded(config: TrainConfig) -> dict[str, Any]:
-    """The configuration as JSON, without where its run lies and what says that it is not recorded."""
+    """Return the configuration as JSON, without the place of the run and without unrecorded fields."""
     fields = type(config).model_fields.items()
     beside = {
         name
@@ -113,10 +113,11 @@ def _recorded(config: TrainConfig) -> dict[str, Any]:
 
 
 def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
-    """What a run of some work stores; `memory` are the slots of its apply.
+    """Return the schema of a run of some work. `memory` are the slots of its apply.
 
-    Updates of neighbouring partitions share files, of which there are enough for so many `processes` that map. If
-    each update is written alone, as by a parameter server, by ranks that share a network, or at a place, none do.
+    Updates of neighbouring partitions share files. There are enough files for `processes` mapping processes.
+    Updates that are written alone share none, as those of a parameter server, of ranks that share a network, or of
+    places.
     """
     algorithm = work.algorithm
     schema = Schema(
@@ -133,13 +134,13 @@ def schema_of(work: Work, memory: Iterable[str], processes: int = 1) -> Schema:
 
 
 def provenance(plugins: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """The versions of the installed software and of `plugins`, and the time in seconds since the epoch."""
+    """Return the versions of the installed software and of `plugins`, and the time in seconds since the epoch."""
     return {"versions": {**versions(), **plugins}, "created": time.time()}
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What the rounds of a run store, and the bytes of a worker's memory besides activations.
+    """The bytes that the rounds of a run store, and the bytes of a worker's memory besides activations.
 
     `updates` is the number of updates of a round.
     """
@@ -150,7 +151,7 @@ class Needs:
 
     @classmethod
     def of(cls, work: Work) -> Needs:
-        """What the rounds of a run need."""
+        """Return the needs of a run's rounds."""
         layout = work.objective.layout
         none = {spec.dtype: torch.empty(0, dtype=getattr(torch, spec.dtype)) for spec in layout.params}
         copies = min(COPIES, 2 + work.partitions.taking_part)
@@ -159,21 +160,21 @@ class Needs:
         return cls(schema_of(work, work.algorithm.apply.init(none)), held, updates)
 
     def stored(self, keep: Keep, rounds: int) -> int:
-        """The bytes that stay of so many rounds under a policy, the newest round whole."""
+        """Return the bytes that stay of so many rounds under a policy, the newest round whole."""
         states, updates = keep.counts(rounds)
         return self.schema.stored_bytes(states, updates * self.updates)
 
     def check_disk(self, place: Place, keep: Keep, rounds: int, may_stop: bool = False) -> None:
-        """Say what a run will store if that is much; raises `UsageError` if its disk has not enough room.
+        """Report what a run will store if that is much. Raises `UsageError` if the disk has too little room.
 
-        One that `may_stop` early needs room for a round only.
+        A run that `may_stop` early needs room for one round only.
         """
         needed, free = self.stored(keep, rounds), place.free()
         if may_stop and free is not None and self.stored(keep, 1) <= free < needed:
             full = bisect_right(range(rounds), free, key=lambda round: self.stored(keep, round)) - 1
             notice(
                 f"a round stores {_size(self.stored(keep, 2) - self.stored(keep, 1))} with --keep {keep}, and "
-                f"{_size(free)} are free at {place}: it is full after round {full}, before which the run ends"
+                f"{_size(free)} are free at {place}, enough for {full} rounds"
             )
             return
         if free is not None and needed > free:
@@ -191,7 +192,10 @@ class Needs:
             notice(f"{rounds} rounds will store {_size(needed)}{room}: {each}; --keep {keep}")
 
     def check_memory(self, executor: Executor) -> None:
-        """Say what a worker will need if that is much; raises `UsageError` if a machine has not so much memory."""
+        """Report what a worker will need if that is much.
+
+        Raises `UsageError` if a machine has too little memory.
+        """
         if self.memory < LARGE:
             return
         total = dict(machines := list(executor.each(_machine).values()))
@@ -199,9 +203,9 @@ class Needs:
             if processes * self.memory > total[machine]:
                 raise UsageError(
                     f"each of {processes} processes on {machine} needs {_size(self.memory)} of memory, and it has "
-                    f"{_size(total[machine])} in all; give fewer --workers, or ranks that share the network"
+                    f"{_size(total[machine])} in total; give fewer --workers, or ranks that share the network"
                 )
-        notice(f"a process that maps will need {_size(self.memory)} of memory, and more for activations")
+        notice(f"each training process will need {_size(self.memory)} of memory, and more for activations")
 
 
 def _size(size: int) -> str:
@@ -209,6 +213,6 @@ def _size(size: int) -> str:
 
 
 def _machine() -> tuple[str, int]:
-    """The name of this process's machine, and the bytes of its memory."""
+    """Return the name of this process's machine, and the bytes of its memory."""
     memory: Any = psutil.virtual_memory()
     return platform.node(), memory.total

@@ -1,4 +1,4 @@
-"""Stored runs as ``import roundweave`` offers them: the views of `storage`, plus networks, data and replays."""
+"""Stored runs as the facade offers them: the views of `storage`, plus networks, data and replays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from roundweave.storage.errors import DataError, NotARun, UsageError, printable
+from roundweave.storage.errors import DataError, NotARun, printable
 from roundweave.storage.places.base import Where, full_address
 from roundweave.storage.rounds.tensors import Contents
 from roundweave.storage.runs import measures
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Run(StoredRun):
-    """A stored run as it was when it was opened or last refreshed. Open one with `open_run`.
+    """A stored run, as it was when you opened or refreshed it. `open_run` opens a run.
 
-    ``run["fc1.weight"]`` is that tensor over all rounds, (round, *), read when it is used. Looking at a run never
-    writes, and executes none of its code.
+    ``run["fc1.weight"]`` is one tensor over all rounds, ``(round, *shape)``. The tensor is read when you use its
+    values. Looking at a run writes nothing and executes none of its code.
 
     Example:
         >>> run = rw.open_run("first")
@@ -54,27 +54,27 @@ class Run(StoredRun):
 
     @cached_property
     def _again(self) -> Recomputing:
-        """Computes what of a round is not stored again, in this process, or as `placed` says."""
+        """Compute the tensors of rounds that are not stored, in this process or as `placed` says."""
         from roundweave.flows.evidence.recomputing import Recomputing
 
         return Recomputing(self.address, self.placed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle says where the run lies, and it is opened there again."""
+        """Pickle the address of the run; unpickling opens the run there."""
         return partial(type(self), full_address(self.address), until=self.until, **self.placed), ()
 
     def __getitem__(self, name: str) -> xr.DataArray:
-        """One tensor of the state over the rounds of `kept`.
+        """Return one tensor of the state over the rounds of `kept`.
 
         Args:
             name: One of `Run.tensors`, or the name of a parameter or buffer alone.
 
         Returns:
-            An array (round, *shape), which is read and verified when its values are used; bfloat16 is shown as
-            float32. A frozen tensor is stored once, so its array is (*shape) and read at once.
+            An array ``(round, *shape)``. Its values are read and verified when you use them. bfloat16 is shown as
+            float32. A frozen tensor is stored once: its array is ``(*shape)`` and is read at once.
 
         Raises:
-            TensorMissing: The run stores no such tensor.
+            TensorMissing: The run stores no tensor of this name.
 
         Example:
             >>> run["fc1.weight"].sel(round=3)
@@ -83,43 +83,43 @@ class Run(StoredRun):
 
     @property
     def ds(self) -> xr.Dataset:
-        """The state and the numbers of all committed rounds; tensors are read when their values are used.
+        """The state and the numbers of all committed rounds, as an `xarray.Dataset`.
 
-        Parameters, buffers, frozen parameters, scores, bookkeeping and metrics go by their short names. Where two
-        have the same name, the first in this order has it, and the other goes by its path. All else goes by its
-        path as well, such as ``memory/velocity/fc1.weight``. What was pruned is NaN.
+        Tensors are read when you use their values. Parameters, buffers, frozen parameters, scores, bookkeeping and
+        metrics have short names. If two have the same name, the first in this order gets the short name.
+        Everything else has its path as the name, such as ``memory/velocity/fc1.weight``. Pruned values are NaN.
         """
         return self._arrays().data_set()
 
     @property
     def tree(self) -> xr.DataTree:
-        """Everything stored of the committed rounds, in groups; tensors are read when their values are used.
+        """Everything that is stored of the committed rounds, as an `xarray.DataTree` of groups.
 
-        Besides the state and the numbers there are the groups ``updates``, ``arrived`` (the buffers that
-        partitions sent), ``extras``, ``carry``, ``observed``, ``permutations`` and ``similarities``, whose
-        arrays are (round, partition, …), and ``partitions``, which says what partition each example went to.
-        What is absent is NaN.
+        Tensors are read when you use their values. Besides the state and the numbers, the tree has the groups
+        ``updates``, ``arrived`` (buffers that partitions sent), ``extras``, ``carry``, ``observed``,
+        ``permutations`` and ``similarities``. Their arrays are (round, partition, …). The group ``partitions`` has
+        the partition of each example. Absent values are NaN.
         """
         return self._arrays().data_tree()
 
     def _arrays(self, kept: bool = False) -> Arrays:
-        from roundweave.storage.runs.arrays import arrays  # a flow that only trains need not wait for xarray
+        from roundweave.storage.runs.arrays import arrays  # xarray, which training does not need
 
         return arrays(self, kept)
 
     def verify(self, expect: str | None = None) -> Verification:
-        """Read every file of the run as it is now, and compare it with the commit records.
+        """Read every file of the run as the file is now, and compare the file with the commit records.
 
         Args:
-            expect: A chain (see `chain`) that you noted down earlier, to prove that the history up to it is the
-                same.
+            expect: A chain (see `chain`) that you noted earlier. The chain proves that the history up to its round
+                is unchanged.
 
         Returns:
-            What was read, and a finding for each file that is damaged, missing or foreign.
+            What was read, and one finding for each file that is damaged, missing or foreign.
 
         Raises:
             UsageError: `expect` is no chain.
-            NotARun: Nothing lies at the run's address any more.
+            NotARun: The run is gone from its address.
             PlaceError: A file could not be read.
 
         Example:
@@ -131,29 +131,32 @@ class Run(StoredRun):
 
     @property
     def plot(self) -> Plots:
-        """Plots of the run: ``run.plot.history(ax=None)``, `divergence`, `changes`, `refusals`, `staleness`."""
+        """The plots of the run.
+
+        Methods are ``run.plot.history(ax=None)``, ``divergence``, ``changes``, ``refusals`` and ``staleness``.
+        """
         from roundweave.storage.runs.figures import Plots
 
         return Plots(self)
 
-    def examples(self, partition: int, round: int = -1, trust: bool = False) -> pd.DataFrame:
-        """The examples that a partition has in a round, with their labels. Loads the run's data again.
+    def examples(self, partition: int | str, round: int = -1, trust: bool = False) -> pd.DataFrame:
+        """Load the data of the run again, and return the examples of one partition in one round.
 
         Args:
-            partition: The number of the partition, from 0.
+            partition: The number of the partition, from 0, or its name.
             round: The number of the round; by default the last one.
-            trust: Whether code stored in the run may be executed, to load the data. A run under your own root does
-                not need this; one from elsewhere does where its data come from a function of its author.
+            trust: Allows executing the code that the run stores, to load the data. A run under your own root needs
+                no permission. A run from elsewhere needs `trust` if a function of its author gives the data.
 
         Returns:
-            A table whose index has the numbers of the examples in the data, in the order in which the partition
-            has them, with a column ``label``. The column is missing where targets are not single labels.
+            A table with the numbers of the examples as index, in the order of the partition. The column ``label``
+            is missing if targets are not single labels.
 
         Raises:
-            UsageError: There is no such partition, the run was made of networks, or loading needs `trust`.
-            DataError: The data are missing, or are not those of the run.
-            RoundMissing: There is no such round, or each partition brought data of its own.
-            StoreDamaged: The stored split is not the one that was committed.
+            UsageError: The partition does not exist, the run is a merge, or loading needs `trust`.
+            DataError: The data are missing, or are not the data of the run.
+            RoundMissing: The round does not exist, or each partition brought data of its own.
+            StoreDamaged: The stored split differs from the committed split.
 
         Example:
             >>> run.examples(2)["label"].value_counts()
@@ -163,30 +166,29 @@ class Run(StoredRun):
         from roundweave.flows.evidence.dealing import deal_again
         from roundweave.tasks.data.distribution import labels
 
-        if not 0 <= partition < self.partitions:
-            raise UsageError(f"run {self.name} has partitions 0 to {self.partitions - 1}, not {partition}")
+        number = self.find_partition(partition)
         at, dealt = self.round(round), deal_again(self, self.root, trust)
-        examples = dealt.rows(partition, dealt.split.number(at.number))
-        if sorted(examples) != (at.owners == partition).nonzero()[0].tolist():
-            raise DataError(f"{self.name}: partition {partition} of round {at.number} is dealt other examples now")
+        examples = dealt.rows(number, dealt.split.number(at.number))
+        if sorted(examples) != (at.owners == number).nonzero()[0].tolist():
+            raise DataError(f"{self.name}: partition {partition} of round {at.number} now has other examples")
         table = pd.DataFrame(index=pd.Index(examples, name="example"))
         every_label = labels(dealt)
         return table if every_label is None else table.assign(label=every_label[table.index])
 
     def label_counts(self, round: int = -1, trust: bool = False) -> pd.DataFrame:
-        """How many examples of each label each partition has in a round. Loads the run's data again.
+        """Load the data of the run again, and count the examples of each label in each partition.
 
         Args:
             round: The number of the round; by default the last one.
-            trust: Whether code stored in the run may be executed, to load the data; see `examples`.
+            trust: Allows executing the code that the run stores, to load the data; see `examples`.
 
         Returns:
-            The table that `roundweave.label_counts` gives, which `roundweave.draw_counts` draws.
+            The table of `roundweave.label_counts`, which `roundweave.draw_counts` draws.
 
         Raises:
-            UsageError: The run was made of networks, or loading needs `trust`.
-            DataError: The data are missing, or are not those of the run.
-            RoundMissing: There is no such round.
+            UsageError: The run is a merge, or loading needs `trust`.
+            DataError: The data are missing, or are not the data of the run.
+            RoundMissing: The round does not exist.
 
         Example:
             >>> run.label_counts()["size"]
@@ -198,16 +200,16 @@ class Run(StoredRun):
         return label_counts(dealt, dealt.split.number(self.round(round).number))
 
     def network(self, trust: bool = False) -> nn.Module:
-        """Build the network and load the parameters and buffers after the last round.
+        """Build the network, and load the parameters and buffers after the last round.
 
         Args:
-            trust: Whether code stored in the run may be executed; see `Round.network`.
+            trust: Allows executing the code that the run stores; see `Round.network`.
 
         Returns:
             The module, in evaluation mode.
 
         Raises:
-            RoundweaveError: As `Round.network` does.
+            RoundweaveError: As `Round.network`.
 
         Example:
             >>> logits = run.network()(inputs)
@@ -220,31 +222,31 @@ class Run(StoredRun):
         *,
         reduce: Any = None,
         apply: Any = None,
-        without: Sequence[int] = (),
+        without: Sequence[int | str] = (),
         save: str | None = None,
         trust: bool = False,
         **options: Any,
     ) -> Recombination:
-        """Reduce and apply the stored updates of one round, or of all, in another way, without training again.
+        """Reduce and apply the stored updates of one round, or of all rounds, in another way. Nothing is trained.
 
         Args:
-            round: The round to reduce again, as for `Run.round`; all rounds where None.
-            reduce: Another reduce: a name, a function or a value such as ``rw.Median()``. By default the run's
+            round: The round to reduce again, as for `Run.round`. None takes all rounds.
+            reduce: Another reduce: a name, a function or a value such as ``rw.Median()``. The default is the run's
                 own.
-            apply: Another apply, in the same forms. By default the run's own.
-            without: The partitions whose updates are left out.
-            save: The name of a new run to write the result to; by default nothing is written.
-            trust: Whether code stored in the run may be executed, which a run from outside your root needs.
+            apply: Another apply, in the same forms. The default is the run's own.
+            without: The partitions to leave out, by number or name.
+            save: The name of a new run that stores the result. By default nothing is written.
+            trust: Allows executing the code that the run stores. A run from outside your root needs `trust`.
             options: Other fields of `RecombineConfig`, such as ``apply_options`` and ``data``.
 
         Returns:
-            Each round with the losses and scores of its new state beside those that the run recorded.
+            The loss and the scores of each new state, beside the recorded ones.
 
         Raises:
-            UsageError: The options do not fit together or do not fit the run.
+            UsageError: The options contradict each other, or do not fit the run.
             RoundMissing: The run has no such round.
             RoundPruned: A state or an update that is needed was pruned.
-            StoreDamaged: The stored bits are not those that were committed.
+            StoreDamaged: Stored bits differ from the committed bits.
 
         Example:
             >>> run.recombine(3, reduce=rw.Median(), without=[2])
@@ -258,24 +260,24 @@ class Run(StoredRun):
     def replay(
         self, rounds: int | Iterable[int] | Literal["last", "all"] = "last", *, trust: bool = False, **options: Any
     ) -> Replay:
-        """Compute rounds again from the stored states, and compare every bit of the updates and the next state.
+        """Compute rounds again from the stored states, and compare every bit of the updates and of the next state.
 
-        Nothing is written. Prefect is not needed, and Dask only for ``executor="graph"``.
+        A replay writes nothing. It needs no Prefect, and Dask only for ``executor="graph"``.
 
         Args:
-            rounds: A round or several by number, ``"last"``, or ``"all"``.
-            trust: Whether code stored in the run may be executed, which a run from outside your root needs.
-            options: Other fields of `ReplayConfig`: ``data`` says where the same examples lie now, if they have
-                moved; ``executor`` is ``"inline"`` here, and with another one ``workers`` or ``scheduler`` say
-                which workers compute.
+            rounds: One round or several by number, ``"last"``, or ``"all"``.
+            trust: Allows executing the code that the run stores. A run from outside your root needs `trust`.
+            options: Other fields of `ReplayConfig`. ``data`` names the place of the same examples, if they have
+                moved. ``executor`` is ``"inline"`` by default; for other executors, ``workers`` or ``scheduler``
+                name the workers.
 
         Returns:
-            The result for each round: whether its bits are the same, and where they first differ.
+            One result for each round: whether the bits are identical, and the first difference.
 
         Raises:
-            UsageError: The run cannot be replayed as asked, or needs `trust`.
-            RoundMissing: There is no such round, or the state before it is absent.
-            DataError: The data are missing, or are not those of the run.
+            UsageError: The run cannot be replayed in this way, or needs `trust`.
+            RoundMissing: The round does not exist, or the state before the round is absent.
+            DataError: The data are missing, or are not the data of the run.
 
         Example:
             >>> run.replay("all")
@@ -291,26 +293,27 @@ class Run(StoredRun):
     def score(
         self, round: WhichRound = "last", data: Any = None, scores: Any = None, trust: bool = False, **options: Any
     ) -> RoundScore:
-        """Score the network after a round on other data, or again on the examples that the run holds out.
+        """Score the network after a round, on other data or on the held-out examples of the run.
 
         Args:
             round: The round, as for `Run.round`.
-            data: Examples in any form that ``TrainConfig(data=...)`` takes; all are scored, or those that the data
-                hold out themselves. By default those that the run holds out, which must be as they were.
-            scores: Names of scores or functions, as for training. By default those of the run.
-            trust: Whether code stored in the run may be executed, which a run from outside your root needs.
+            data: Examples in any form that ``TrainConfig(data=...)`` takes. If the data have held-out examples,
+                only these are scored, else all. The default are the held-out examples of the run, which must be
+                unchanged.
+            scores: Names of scores, or functions, as for training. The default are the scores of the run.
+            trust: Allows executing the code that the run stores. A run from outside your root needs `trust`.
             options: Other fields of `ScoreConfig`: ``target``, ``held_out_transform``, ``collate``, ``device``,
                 ``executor``.
 
         Returns:
-            The `score` with its loss, other scores and number of examples, and the digest of the data.
+            The `score` with the loss, the other scores and the number of examples, and the digest of the data.
 
         Raises:
-            UsageError: There is no such score, or the run needs `trust`.
-            DataError: The data are missing, or are not like those that the run was trained on.
+            UsageError: A score does not exist, or the run needs `trust`.
+            DataError: The data are missing, or differ in kind from the data that the run was trained on.
             ModelError: The network or a score does not fit the data.
             RoundMissing: The run has no such round.
-            RoundPruned: The state was pruned, and cannot be computed again.
+            RoundPruned: The state was pruned and cannot be computed again.
 
         Example:
             >>> run.score("best", data="digits").score.loss
@@ -323,21 +326,21 @@ class Run(StoredRun):
         return score_round(config, open_run(self.address, self.root, trust=trust))
 
     def _within(self, round: WhichRound | None) -> WhichRound | None:
-        """A round by its number in the whole run, where this one ends with an earlier round."""
+        """Return a round by its number in the whole run, if this run ends with an earlier round."""
         return round if self.until is None or round is None else self.round(round).number
 
     def model(self, trust: bool = False) -> ModelSpec:
-        """How the network of the run is built, before any weights are loaded.
+        """Return how the network of the run is built, before any weights are loaded.
 
         Args:
-            trust: Whether code stored in the run may be executed; see `Round.network`.
+            trust: Allows executing the code that the run stores; see `Round.network`.
 
         Returns:
-            The specification of the network, whose `build` makes the module with its initial weights.
+            The specification of the network. Its method ``build`` makes the module with initial weights.
 
         Raises:
             UsageError: The network is built by code of the run that needs `trust`.
-            NotARun: The run does not say how its network is built; use `Round.load_into`.
+            NotARun: The run does not record how its network is built. Use `Round.load_into` instead.
 
         Example:
             >>> module = run.model().build()
@@ -350,7 +353,7 @@ class Run(StoredRun):
         check_trust(self, self.root, trust, recorded, ("model",))
         network = self.attributes.get("network")
         if recorded.model is None or not isinstance(network, dict) or {*network} != {"inputs", "outputs"}:
-            raise NotARun(f"{self.address} does not say how its network is built; load a round into yours")
+            raise NotARun(f"{self.address} does not record how its network is built; load a round into yours")
         options = json.dumps(recorded.model_options or {}, sort_keys=True)
         seed = recorded.seed if self.config.get("init_seed") is None else self.config["init_seed"]
         return ModelSpec(
@@ -361,11 +364,11 @@ class Run(StoredRun):
         return self.model(trust).build()
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Show the text of `str` where IPython or a notebook shows this object."""
+        """Show the text of `str` in IPython and notebooks."""
         printer.text(str(self))
 
     def __str__(self) -> str:
-        """The run in several lines: that of `repr`, its data, network, last score and place, and how it ended."""
+        """Return several lines: `repr`, the data, the network, the last score, the address and the end."""
         names = {field: recorded_name(self.config[field]) for field in ("data", "model") if self.config.get(field)}
         names["plugins"] = recorded_plugins(self.attributes)
         last = {f"round {self.done}": self._commit(self.done).score or "not scored"}
@@ -378,17 +381,17 @@ def open_run(name: Where, root: Where | None = None, **placed: Any) -> Run:
     """Open a stored run to look at it.
 
     Args:
-        name: The name of the run under the root, with or without ``.zarr``, or its path or address. By an alias
-            the run ends with the round that the alias is.
-        root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
-        placed: How rounds are computed again that are not stored: ``trust`` and ``data`` as for `Run.replay`, and
-            ``executor``, ``workers`` or ``scheduler``. By default they are computed in this process.
+        name: The name of the run under the root, with or without ``.zarr``, or its path or address. An alias such
+            as ``champion`` opens its run up to the round of the alias.
+        root: The folder or address of the runs. The default is ``$ROUNDWEAVE_ROOT``, or else ``runs``.
+        placed: How to compute rounds that are not stored: ``trust`` and ``data`` as for `Run.replay`, and
+            ``executor``, ``workers`` or ``scheduler``. By default this process computes them.
 
     Returns:
-        The run as it is now; `Run.refresh` reads it again.
+        The run as it is now. `Run.refresh` reads the store again.
 
     Raises:
-        NotARun: There is no such run, or its attributes are damaged.
+        NotARun: The run does not exist, or its attributes are damaged.
         StoreDamaged: No commit record belongs to the run's attributes.
 
     Example:

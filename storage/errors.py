@@ -1,10 +1,11 @@
 """All errors of Roundweave. Each message is one line that says what is wrong, where, and what to do.
 
-Each error is also of the builtin type that a caller would expect, so ``except KeyError`` catches a missing round.
+Each error also inherits the builtin type that a caller expects: ``except KeyError`` catches a missing round.
 """
 
 import difflib
 import os
+import sysconfig
 import threading
 import traceback
 from asyncio import CancelledError
@@ -16,7 +17,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 CODE_RAISES = (Exception, SystemExit, GeneratorExit, CancelledError)
-"""What the user's code may raise; the last three would end a process, a generator or a task without a word."""
+"""What the user's code may raise. The last three would end a process, a generator or a task in silence."""
 
 LONGEST = 10_000
 """The most characters of a text that are shown."""
@@ -37,8 +38,18 @@ def printable(text: object) -> str:
     return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
 
 
+def short(text: object, longest: int) -> str:
+    """Return a printable text, shortened inside if it is longer.
+
+    >>> short("the hospital of Saint Mary", 12)
+    'the…int Mary'
+    """
+    shown, head = printable(text), longest // 4
+    return shown if len(shown) <= longest else f"{shown[:head]}…{shown[head + 1 - longest :]}"
+
+
 class RoundweaveError(Exception):
-    """The base of all errors that Roundweave raises on purpose. Its text is one printable line.
+    """The base of all errors that Roundweave raises on purpose. The text is one printable line.
 
     Example:
         >>> try:
@@ -51,9 +62,17 @@ class RoundweaveError(Exception):
         # KeyError would print the repr of its argument.
         return printable(Exception.__str__(self))
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that a notebook shows: the user's lines that led here, and the text.
+
+        ``%debug`` knows the other lines.
+        """
+        led = [frame for error in (self, self.__cause__) if error for frame in _own(error)]
+        return [*traceback.format_list(led), f"{type(self).__name__}: {self}"]
+
 
 class UsageError(RoundweaveError, ValueError):
-    """The caller asked for something that does not exist, or for things that do not fit together.
+    """The caller asked for something that does not exist, or for values that contradict each other.
 
     Example:
         >>> try:
@@ -68,7 +87,7 @@ class CodeError(RoundweaveError, ImportError):
 
 
 class DataError(RoundweaveError, ValueError):
-    """The examples are missing, broken, or not those of the run."""
+    """The examples are missing, broken, or not the examples of the run."""
 
 
 class FileMissing(DataError, UsageError):
@@ -84,7 +103,7 @@ class ModelError(RoundweaveError, ValueError):
 
 
 class UnitsUnsound(RoundweaveError, RuntimeError):
-    """Permuting the unit groups that were detected changes what the network computes."""
+    """Permuting the detected unit groups changes what the network computes."""
 
 
 class ShapeMismatch(RoundweaveError, ValueError):
@@ -99,8 +118,12 @@ class RoundFailed(RoundweaveError, RuntimeError):
     """A round could not be finished. The rounds before it are committed and intact."""
 
 
+class Rejected(RoundweaveError, RuntimeError):
+    """A run was rejected, and its configuration has ``on_rejected = "fail"``; the run stays."""
+
+
 class TookTooLong(RoundweaveError, TimeoutError):
-    """A training was not done in the time that it was given. The rounds before are committed and intact."""
+    """A training exceeded its time limit. The rounds before are committed and intact."""
 
 
 class ClusterError(RoundweaveError, ConnectionError):
@@ -108,7 +131,7 @@ class ClusterError(RoundweaveError, ConnectionError):
 
 
 class MapAbandoned(RoundweaveError):
-    """A map ended, as its round went on without it."""
+    """A map ended because its round went on without it."""
 
 
 class PluginFailed(RoundweaveError, RuntimeError):
@@ -120,7 +143,7 @@ class NumericsMismatch(RoundweaveError, RuntimeError):
 
 
 class StoreError(RoundweaveError):
-    """The base of all errors about stored runs. `status` is that of a run which it keeps from opening."""
+    """The base of all errors about stored runs. `status` is the status of a run that cannot be opened."""
 
     status = "damaged"
 
@@ -180,13 +203,13 @@ class RunBusy(StoreError, RuntimeError):
 
 
 class WriterFenced(StoreError, RuntimeError):
-    """Another process has already committed, with other bits or a later claim, the round that this one commits."""
+    """Another process has already committed this round, with other bits or with a later claim."""
 
 
 def unless_damaged(
     read: Callable[Parameters, Result], *given: Parameters.args, **named: Parameters.kwargs
 ) -> Result | None:
-    """What `read` returns for these arguments; None where it raises `StoreDamaged`."""
+    """Return what `read` returns for these arguments; None if it raises `StoreDamaged`."""
     try:
         return read(*given, **named)
     except StoreDamaged:
@@ -194,46 +217,49 @@ def unless_damaged(
 
 
 def one_line(error: BaseException) -> str:
-    """An error's type and the first line of its text, printable."""
+    """Return an error's type and the first line of its text, printable."""
     lines = str(error).strip().splitlines()
     return printable(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
 
 
 def reason(error: BaseException) -> str:
-    """An error's type and text in one line, without the path that an `OSError` names: messages name it already."""
+    """Return an error's type and text in one line, without the path of an `OSError`, which messages name."""
     system_text = getattr(error, "strerror", None)
     return f"{type(error).__name__}: {system_text}" if system_text else one_line(error)
 
 
 def located(error: BaseException) -> str:
-    """An error's type and text in one line, with the file and line where it was raised, or that called us.
-
-    What dataclasses generate has no file: its error is that of the line that called it.
-    """
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != "<string>"]
-    frames = [frame for frame in frames if not frame.filename.startswith(HERE)] or frames
+    """Return an error's type and text in one line, with the user's line that raised or caused the error."""
+    frames = _own(error) or traceback.extract_tb(error.__traceback__)
     return one_line(error) + (f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else "")
 
 
+def _own(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the user's lines behind an error: lines of files and cells, outside of packages and Python."""
+    others = (HERE, "<frozen", "<string>", sysconfig.get_path("stdlib"))
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f for f in frames if not (f.filename.startswith(others) or "-packages" in f.filename)]
+
+
 HERE = __file__.removesuffix("storage/errors.py")
-"""The folder of this package, whose lines are not at fault where a line of the user's called them."""
+"""The folder of this package. Its lines are not at fault if a line of the user's called them."""
 
 TRACEBACK = "ROUNDWEAVE_TRACEBACK"
-"""The environment variable that is set where errors are to be shown with their tracebacks."""
+"""The environment variable that is set to show errors with their tracebacks."""
 
 
 def show_whole(error: BaseException) -> None:
-    """Print an error on standard error with its traceback and those of its causes, where that was asked for."""
+    """Print an error on standard error with its traceback and those of its causes, if the user asked for that."""
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
 
 
 @contextmanager
 def failing_as(convert: Callable[[BaseException], RoundweaveError]) -> Iterator[None]:
-    """A context for running the user's code, whose exceptions are raised as the error that `convert` gives.
+    """Run the user's code in this context. Its exceptions are raised as the error that `convert` gives.
 
-    A `RoundweaveError` passes unchanged. All of `CODE_RAISES` is converted, and so is a KeyboardInterrupt outside
-    of the main thread, where it cannot come from Ctrl-C.
+    A `RoundweaveError` passes unchanged. All of `CODE_RAISES` is converted. A KeyboardInterrupt outside of the
+    main thread is converted, too: it cannot come from Ctrl-C there.
     """
     try:
         yield
@@ -247,17 +273,21 @@ def failing_as(convert: Callable[[BaseException], RoundweaveError]) -> Iterator[
         raise convert(error) from error
 
 
-def listed(numbers: Iterable[int]) -> str:
-    """Numbers as text in ascending order, with consecutive ones joined as ``4 to 7``.
+def listed(numbers: Iterable[int], names: Sequence[int | str] = range(0)) -> str:
+    """Return numbers as text in ascending order, consecutive ones joined as ``4 to 7``; by `names` if given.
 
     >>> listed([9, 4, 5, 6])
     '4 to 6, 9'
+    >>> listed([2, 0], ["berlin", "paris", "rome"])
+    'berlin, rome'
     """
+    if not isinstance(names, range):
+        return ", ".join(cut([str(names[number]) for number in sorted({*numbers})]))
     return ", ".join(" to ".join(map(str, sorted({*span}))) for span in spans(numbers))
 
 
 def cut(texts: Sequence[str], most: int = 12, where: str = "") -> list[str]:
-    """The first of these texts; if there are more than `most`, a last one says how many, and `where` they are.
+    """Return the first of these texts. A last one says how many there are if more than `most`, and `where`.
 
     >>> cut(["a", "b", "c"], 2)
     ['a', 'b', 'and 1 more']
@@ -266,7 +296,7 @@ def cut(texts: Sequence[str], most: int = 12, where: str = "") -> list[str]:
 
 
 def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Numbers in ascending order as inclusive spans (first, last) of consecutive ones.
+    """Return numbers in ascending order as inclusive spans (first, last) of consecutive ones.
 
     >>> spans([9, 4, 5, 6])
     [(4, 6), (9, 9)]
@@ -280,7 +310,7 @@ def spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def near(name: object, names: Iterable[str], most: int = 1) -> list[str]:
-    """At most `most` of the names that a mistyped `name` may stand for, the most similar first."""
+    """Return at most `most` of the names that a mistyped `name` may stand for, the most similar first."""
     return difflib.get_close_matches(str(name), list(names), most)
 
 

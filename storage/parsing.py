@@ -1,4 +1,4 @@
-"""Parse JSON and TOML that may come from anybody: too deep nesting and impossible numbers raise `ValueError`."""
+"""Parses JSON and TOML that may come from anybody. Too deep nesting and impossible numbers raise `ValueError`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 DEEPEST = 64
-"""The most levels of nesting, more than Roundweave or people write."""
+"""The most levels of nesting. Roundweave and people write fewer."""
 
 
 MOST_ROUNDS = 1_000_000
@@ -35,7 +35,7 @@ Time = Annotated[float, Field(ge=0, lt=LATEST)]
 
 
 EXACTLY = ConfigDict(extra="forbid")
-"""The pydantic configuration of forms that forbid members which they do not name."""
+"""The pydantic configuration of forms that forbid unnamed members."""
 
 
 Form = TypeVar("Form")
@@ -49,7 +49,10 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 def span_seconds(span: str) -> float:
-    """The seconds of a span of time such as ``90s``, ``12h`` or ``14d``; raises `ValueError` for another text."""
+    """Return the seconds of a span of time such as ``90s``, ``12h`` or ``14d``.
+
+    Raises `ValueError` for another text.
+    """
     parts = SPAN.fullmatch(span)
     if parts is None or not float(parts[1]):
         raise ValueError(f"{span!r} is no span of time; give one such as 90s, 10m, 12h, 14d or 2w")
@@ -61,7 +64,7 @@ NUMBER = re.compile(r"(0|[1-9][0-9]{0,17})\.json")
 
 
 def numbered(names: Iterable[str]) -> list[int]:
-    """The numbers of all names of the form ``<number>.json``, ascending.
+    """Return the numbers of all names of the form ``<number>.json``, ascending.
 
     Other names, and numbers above `MOST_ROUNDS`, are left out.
     """
@@ -73,7 +76,7 @@ _adapter = functools.cache(TypeAdapter)
 
 
 def config_field(attributes: Mapping[str, Any], name: str) -> Any:
-    """A field of a run's recorded configuration, unchecked; None where a stranger's store has no configuration.
+    """Return a field of a run's recorded configuration, unchecked; None in a store without a configuration.
 
     >>> config_field({"config": {"order": "seeded"}}, "order"), config_field({"config": 0}, "order")
     ('seeded', None)
@@ -95,7 +98,10 @@ def mistakes_as(
 
 
 def parse(form: type[Form], text: str | bytes) -> Form:
-    """The object of this class that a JSON text describes exactly; raises `ValueError`, which names the member."""
+    """Return the object of this class that a JSON text describes exactly.
+
+    Raises `ValueError`, which names the member.
+    """
     try:
         value: Form = _adapter(form).validate_json(text, strict=True)  # type: ignore[arg-type] # it is hashable
         return value
@@ -105,12 +111,12 @@ def parse(form: type[Form], text: str | bytes) -> Form:
 
 
 def from_json(text: str | bytes) -> Any:
-    """The value of a JSON text; raises `ValueError` where it is not JSON or nested too deep."""
+    """Return the value of a JSON text. Raises `ValueError` if it is not JSON or nested too deep."""
     return _parsed(json.loads, text)
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """The values of a TOML text; raises `ValueError` where it is not TOML or nested too deep."""
+    """Return the values of a TOML text. Raises `ValueError` if it is not TOML or nested too deep."""
     values: dict[str, Any] = _parsed(tomllib.loads, text)
     return values
 
@@ -133,7 +139,7 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def at_commas(value: Any) -> Any:
-    """The parts of a text, which is a JSON list or has commas; any other value is returned as it is."""
+    """Return the parts of a text, which is a JSON list or has commas; any other value unchanged."""
     if isinstance(value, str) and value.startswith("[{"):
         return from_json(value)
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value

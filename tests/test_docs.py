@@ -5,10 +5,13 @@ written to that file:
 ``# mine.py`` beside the page's commands, ``# tasks/…`` and ``# tests/…`` into a copy of the project;
 ``# tasks/….py, in NAME`` adds lines to the table NAME there, ``before NAME`` puts them ahead of it, or of the
 function NAME. Any other Python block is run as a script. Of shell blocks each line is run: `roundweave` in this
-process, `pytest` in the copy, and `make` must name a target; after ``<!-- run by bash -->`` bash runs the whole
-block. What another test runs says so: ``<!-- covered by tests/FILE.py::TEST -->``. Blocks without a language are
-pictures and output; after ``<!-- printed -->`` each line must have been printed since the last such block: its
-words, numbers up to a fiftieth, since other processors compute other bits, and anything in place of ``…``.
+process, `pytest` in the copy, and of `make` the lines of its target that begin with `roundweave`; after
+``<!-- run by bash -->`` bash runs the whole block. What another test runs says so:
+``<!-- covered by tests/FILE.py::TEST -->``. Blocks without a language are pictures and output; after
+``<!-- printed -->`` each line must have been printed since the last such block: its words, numbers up to a
+fiftieth, since other processors compute other bits, and anything in place of ``…`` and after a word that ends in
+``…``. Blocks in braces, such as ``{note}``, are for the site. Pages that say `SLOW` in their first line are run by
+make test-slow.
 """
 
 from __future__ import annotations
@@ -34,12 +37,24 @@ from roundweave.flows.reporting.progress import FlowPage
 from roundweave.flows.serving.server import prefect_api, stop_server
 
 HERE = Path(__file__).parent.parent
-PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *sorted((HERE / "docs").glob("*.md"))]
-FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+REFERENCE = HERE / "docs/reference"
+MADE = {"_build", "tutorials"}
+"""Folders of what the site's build makes, or runs as notebooks."""
+
+
+def is_generated(target: Path) -> bool:
+    """Whether the site's build makes a page, from the code; the index of the reference lists such pages."""
+    listed = {*(REFERENCE / "index.md").read_text(encoding="utf-8").split()} - {"glossary"}
+    return target.is_relative_to(REFERENCE / "generated") or (target.parent == REFERENCE and target.stem in listed)
+
+
+DOCS = sorted((HERE / "docs").rglob("*.md"))
+FOUND = (page for page in DOCS if not MADE & {*page.parts} and not is_generated(page))
+PAGES = [HERE / "README.md", HERE / "CONTRIBUTING.md", *FOUND]
+FENCED = re.compile(r"^(?:<!-- ([^\n]*) -->\n)?```([{}\w-]*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\S+\.(?:py|toml|yml))(?:, (in|before) (\w+))?\n")
-SLOW = ("clusters", "decentralised", "devices", "exporting", "merging", "planning", "recipes")
-SLOW += ("scheduling", "servers", "tensor-parallel")
-"""Pages of which make test-slow runs the commands: many, or with clusters and servers of their own."""
+SLOW = "<!-- run by make test-slow -->"
+"""The first line of a page whose commands take long: they are many, or have clusters and servers of their own."""
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 PROJECT = ("flows", "tasks", "storage", "tests")
 PATH = re.compile(r"(?<![\w/.:-])(?:flows|tasks|storage|tests|docs|roundweave|notebooks)/[\w./-]*(?<![.-])")
@@ -60,7 +75,17 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    return [Block(*found.groups(default="")) for found in FENCED.finditer(page.read_text(encoding="utf-8"))]
+    """The blocks of a page; those in braces are for the site."""
+    found = [Block(*found.groups(default="")) for found in FENCED.finditer(page.read_text(encoding="utf-8"))]
+    return [block for block in found if not block.language.startswith("{")]
+
+
+def is_slow(page: Path) -> bool:
+    return page.read_text(encoding="utf-8").startswith(SLOW)
+
+
+def name_of(page: Path) -> str:
+    return "/".join(page.relative_to(HERE).with_suffix("").parts).removeprefix("docs/")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +99,7 @@ def root_of_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def _prefect(page: Path, without_prefect, request: pytest.FixtureRequest) -> Iterator[None]:
     """A Prefect server for README.md and the slow pages; on the others flows are plain functions."""
-    has_one = page.stem in ("README", *SLOW)
+    has_one = page.stem == "README" or is_slow(page)
     with prefect_api(request.getfixturevalue("root_of_server")) if has_one else nullcontext():
         yield
 
@@ -93,15 +118,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def mark_of(page: Path) -> pytest.MarkDecorator:
     """The second suite runs all pages but the slow ones; the first has each command and function by itself."""
-    return pytest.mark.slow if page.stem in SLOW else pytest.mark.thorough
+    return pytest.mark.slow if is_slow(page) else pytest.mark.thorough
 
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of mlflow's own queries
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem, marks=mark_of(page)) for page in PAGES])
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page), marks=mark_of(page)) for page in PAGES])
 @pytest.mark.usefixtures("_prefect")
 def test_what_a_page_shows_runs(page: Path, folder: Path, client, capfd, monkeypatch) -> None:
     monkeypatch.setattr(FlowPage, "leave_plot", lambda page, figure, kind: None)  # nobody looks at it
-    if page.stem not in SLOW:  # how long strategies race is seen where the page of plans is run
+    if not is_slow(page):  # how long strategies race is seen where the page of plans is run
         monkeypatch.setattr("roundweave.flows.plugins.race.choosing.HEAT", 0.1)
     for number, block in enumerate(blocks(page)):
         if block.note == "printed":
@@ -186,7 +211,10 @@ def run_line(line: str, folder: Path) -> None:
             line = [sys.executable, "-m", "pytest", f"--basetemp={folder}/pytest", *arguments]
             subprocess.run(line, cwd=project(folder), check=True)
         case ["make", target]:
-            assert re.search(rf"^{target}:", (HERE / "Makefile").read_text(), re.MULTILINE), line
+            recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)*)", (HERE / "Makefile").read_text(), re.MULTILINE)
+            assert recipe, line
+            for begun in re.findall(r"^\t\$\(BIN\)/(roundweave .*)$", recipe[1], re.MULTILINE):
+                run_line(begun, folder)
         case _:
             pytest.fail(f"nothing runs {line!r}; say in a comment before its block what does")
 
@@ -224,14 +252,17 @@ def are_alike(shown: list[str], words: list[str]) -> bool:
 
 def is_alike(shown: str, word: str) -> bool:
     """Whether a word is as shown, its number up to a fiftieth."""
+    if shown.endswith("…"):
+        return word.startswith(shown[:-1])
     plain = [text.strip("%,").replace(",", "") for text in (shown, word)]
-    if shown in ("…", word) or not all(NUMBER.fullmatch(text) for text in plain):
-        return shown in ("…", word)
+    if shown == word or not all(NUMBER.fullmatch(text) for text in plain):
+        return shown == word
     return float(plain[0]) == pytest.approx(float(plain[1]), rel=0.02, abs=0.0002)
 
 
 def test_what_is_printed_is_compared() -> None:
     assert_printed("kept 1,000 of … 2.00%", "more\nkept 1,010 of\tabc 1.99%\n")
+    assert_printed("run ab…", "run abc\n")
     for other in ("kept 1,030 of abc 2.00%", "kept 1,000 of 2.00%", "held 1,000 of abc 2.00%"):
         with pytest.raises(AssertionError):
             assert_printed("kept 1,000 of … 2.00%", other)
@@ -242,18 +273,20 @@ def assert_covered(test: str) -> None:
     assert f"def {name}(" in (HERE / file).read_text(), f"there is no {test}"
 
 
-@pytest.mark.parametrize("page", [*PAGES, HERE / "CHANGELOG.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, HERE / "CHANGELOG.md"], ids=name_of)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
     for link, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
-        target = page.parent / link if link else page
+        target = (page.parent / link if link else page).resolve()
+        if is_generated(target):  # the build of the site checks what it has made
+            continue
         assert target.exists(), f"{page.name} links to {link}"
         if heading:
             headings = re.findall(r"^#+ (.*)$", FENCED.sub("", target.read_text(encoding="utf-8")), re.MULTILINE)
             assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings}, link
 
 
-@pytest.mark.parametrize("page", [*PAGES, HERE / "CHANGELOG.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, HERE / "CHANGELOG.md"], ids=name_of)
 def test_the_paths_of_a_page_exist(page: Path) -> None:
     """In its text, pictures and blocks, but for what its own blocks write; a file alone is one of the project."""
     text = page.read_text(encoding="utf-8")
@@ -263,8 +296,16 @@ def test_the_paths_of_a_page_exist(page: Path) -> None:
     assert {*re.findall(r"`(\w+\.py)`", text)} <= files
 
 
-def test_the_readme_is_short_and_leads_to_every_page() -> None:
+@pytest.mark.thorough
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Its tutorials run, and every link and anchor leads somewhere."""
+    words = re.search(r"\$\(BIN\)/sphinx-build (.*) docs docs/_build/html", (HERE / "Makefile").read_text())
+    assert words
+    build = [sys.executable, "-m", "sphinx", *words[1].split(), "docs", str(tmp_path)]
+    done = subprocess.run(build, cwd=HERE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
+def test_the_readme_is_short() -> None:
     text = (HERE / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 150
-    for page in (HERE / "docs").glob("*.md"):
-        assert f"(docs/{page.name})" in text
+    assert len(text.splitlines()) <= 120

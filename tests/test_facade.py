@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -41,6 +42,15 @@ def test_every_name_is_there(name: str) -> None:
 def test_a_name_that_is_not_there_is_said_with_those_that_are_and_the_nearest() -> None:
     with pytest.raises(AttributeError, match=r"has no 'trian'; it has .*train.*; did you mean train\?$"):
         rw.trian  # noqa: B018
+
+
+def test_an_interrupt_waits_until_an_import_is_over(monkeypatch) -> None:
+    """Numpy and torch, of which a part is imported, cannot be imported again in the same process."""
+    done = list[str]()
+    monkeypatch.setattr(rw, "_attribute", lambda name: (signal.raise_signal(signal.SIGINT), done.append(name)))
+    with pytest.raises(KeyboardInterrupt):
+        rw.__getattr__("train")
+    assert (done, signal.getsignal(signal.SIGINT)) == (["train"], signal.default_int_handler)
 
 
 def test_a_configuration_that_cannot_be_is_one_line_that_names_the_nearest() -> None:

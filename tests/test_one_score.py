@@ -183,8 +183,8 @@ def test_what_keeps_sums_is_not_too_much(own, train, monkeypatch) -> None:
         ("full", "full is a metric whose batches cannot be merged: RuntimeError: .*; give a function of outputs"),
         ("averaged", r"averaged is a metric whose batches cannot be merged: the batches give .*; give"),
         ("classes", r"classes must compute one number, not a tensor \(10,\); choose its average"),
-        ("seconds", "a score has the name of another number of rounds, 'seconds'; rename it"),
-        ("loss", "a score has the name of another number of rounds, 'loss'; rename it"),
+        ("seconds", "the name 'seconds' of a score is taken by another number; rename it"),
+        ("loss", "the name 'loss' of a score is taken by another number; rename it"),
     ],
 )
 def test_a_score_that_has_no_one_number_is_refused_at_the_start(own, train, score: str, says: str) -> None:

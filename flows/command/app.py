@@ -23,31 +23,32 @@ from roundweave.tasks.own_code.imports import kept
 
 HELP = "Train one neural network on many partitions of the data, in rounds that can be opened and replayed."
 COMMANDS = {
-    "train": ("training", "Train a network in rounds; the same name and experiment go on after the last one."),
-    "worker": ("joining", "Work for a Dask cluster, and join it again whenever it was cut off."),
-    "certificates": ("joining", "Write an authority and keys, by which the machines of a cluster talk by TLS."),
-    "resume": ("training", "Go on with a run after its last committed round, from what is kept in its store."),
-    "replay": ("evidence", "Compute stored rounds again, and say whether they have the committed bits."),
-    "recombine": ("evidence", "Reduce stored rounds again, without training, and compare with what they were."),
-    "score": ("evidence", "Score the network of a stored round on other data, or again on what was held out."),
-    "diff": ("evidence", "Say where two runs first differ: field, round, tensor."),
-    "show": ("looking", "Print what a run is and how it went."),
-    "verify": ("upkeep", "Read all of a run and name every file that is not as it was written."),
+    "init": ("starting", "Write a commented train.toml and a mine.py to start from."),
+    "list": ("starting", "List algorithms with their options, data, splits, models and other names."),
+    "split": ("starting", "Show how many examples of each label each partition gets."),
+    "train": ("training", "Train a network in rounds, or resume the run of the same name."),
+    "resume": ("training", "Resume a run after its last committed round."),
+    "show": ("looking", "Show a run: configuration, rounds, scores and events."),
     "runs": ("looking", "List the runs under a root."),
-    "prune": ("upkeep", "Let go of the tensors of rounds; their records and numbers stay."),
-    "cp": ("upkeep", "Copy a run to another root or place, verified."),
-    "rm": ("upkeep", "Delete runs: by name, by pattern, by age."),
-    "list": ("starting", "List what there is by name: algorithms with their options, data, models and the rest."),
-    "split": ("starting", "Show how many examples of each label a split gives to each partition."),
-    "init": ("starting", "Write a commented train.toml and mine.py to start from."),
-    "merge": ("merging", "Merge networks that were trained apart: match their hidden units, then average."),
-    "gram": (
-        "merging",
-        "Write what a merge must know of a network's examples: Gram matrices of its layers' inputs.",
-    ),
-    "units": ("merging", "Show which hidden units of a network are interchangeable, and what is pinned and why."),
+    "score": ("evidence", "Score the network of a stored round on other data, or on its held-out examples."),
+    "diff": ("evidence", "Show the first difference between two runs: option, round, tensor."),
+    "replay": ("evidence", "Compute stored rounds again, and check that the results have the same bits."),
+    "recombine": ("evidence", "Aggregate stored updates again, without training, in the same or another way."),
+    "verify": ("upkeep", "Read all files of a run, and report each damaged file."),
+    "prune": ("upkeep", "Delete tensors of rounds; records and scores stay."),
+    "cp": ("upkeep", "Copy a run to another root or address, and verify the copy."),
+    "rm": ("upkeep", "Delete runs by name, pattern or age."),
+    "merge": ("merging", "Merge networks that were trained separately: match hidden units, then average."),
+    "gram": ("merging", "Write the Gram matrices of a network's layer inputs, for a merge without the examples."),
+    "units": ("merging", "Show the interchangeable hidden units of a network."),
+    "worker": ("joining", "Run a worker of a Dask cluster, which reconnects after a lost connection."),
+    "certificates": ("joining", "Write certificates and keys for a TLS-encrypted Dask cluster."),
 }
 """Each subcommand's module and its line in the list of subcommands."""
+
+GROUPS = {"starting": "Start", "training": "Train", "looking": "Inspect", "evidence": "Inspect"}
+GROUPS |= {"upkeep": "Store and export", "merging": "Merge", "joining": "Clusters"}
+"""The groups of subcommands in the help, by the module."""
 
 FLOWS = ("train", "resume", "merge")
 """Subcommands that run as Prefect flows."""
@@ -129,7 +130,7 @@ def _begin_ahead(arguments: list[str]) -> None:
 
 def _interrupted(asked: str | None) -> str:
     """The line that says what an interrupted subcommand has left."""
-    left = {"prune": "; prune again to end it", "cp": "; there is no copy"}
+    left = {"prune": "; run prune again to finish", "cp": "; no copy was made"}
     if asked in ("train", "resume"):
         return f"interrupted; {going_on(begun[-1] if begun else None)}"
     return f"interrupted{left.get(asked or '', '')}"
@@ -141,20 +142,21 @@ def application(arguments: list[str]) -> typer.Typer:
     app = typer.Typer(help=HELP, pretty_exceptions_enable=False, context_settings=names)
     app.callback()(_common)
     asked = _asked(arguments)
-    for name, (module, summary) in (COMMANDS | _of_plugins()).items():
+    own = {name: (module, GROUPS[module], line) for name, (module, line) in COMMANDS.items()}
+    for name, (module, group, summary) in (own | of_plugins()).items():
         if name == asked:
             app.command(name, cls=Once)(_loaded(name, module, arguments))
         else:
-            app.command(name, help=summary)(_unloaded)
+            app.command(name, help=summary, rich_help_panel=group)(_unloaded)
     return app
 
 
-def _of_plugins() -> dict[str, tuple[str, str]]:
-    """The subcommands of plugins, with their modules as seen from those of the others."""
+def of_plugins() -> dict[str, tuple[str, str, str]]:
+    """The subcommands of plugins: module, as seen from those of the others, group and line."""
     home = "roundweave.flows.plugins"
     table = import_module(home).PLUGINS
     there = {plugin: commands for plugin, commands in table.items() if find_spec(f"{home}.{plugin}")}
-    return {name: (f"..plugins.{p}.commands", line) for p, each in there.items() for name, line in each.items()}
+    return {name: (f"..plugins.{p}.commands", *shown) for p, each in there.items() for name, shown in each.items()}
 
 
 def _loaded(name: str, module: str, arguments: list[str]) -> Callable[..., Any]:

@@ -38,7 +38,7 @@ def _told(error: Exception) -> tuple[str, int]:
     text, code = str(error), FAILED
     match error:
         case typer.TyperException():
-            from roundweave.flows.command.guesses import guess  # most commands have no unknown word
+            from roundweave.flows.config.guesses import guess  # most commands have no unknown word
 
             text, code = guess(error.format_message().replace("Value error, ", "")), BAD_USAGE
         case typer.Abort():

@@ -52,11 +52,9 @@ OWN_PART = "own.py:part"
 """Stands for any user's function as a part, which has no options."""
 
 ReduceName = Annotated[
-    NamedOrOwn | None, Field(description=f"how updates become one: {', '.join(spelled(REDUCES))}, FILE.py:fn")
+    NamedOrOwn | None, Field(description=f"aggregation of the updates: {', '.join(spelled(REDUCES))}, FILE.py:fn")
 ]
-ApplyName = Annotated[
-    NamedOrOwn | None, Field(description=f"the outer optimizer: {', '.join(APPLIES)}, FILE.py:fn")
-]
+ApplyName = Annotated[NamedOrOwn | None, Field(description=f"server optimizer: {', '.join(APPLIES)}, FILE.py:fn")]
 
 _with_form = ContextVar("with_form", default=True)
 
@@ -78,7 +76,7 @@ class AlgorithmForm(BaseModel):
 
     name: Any
     map: NamedOrOwn | None = Field(
-        default=None, description=f"the map in place of the algorithm's: {', '.join(MAPS)}, FILE.py:fn"
+        default=None, description=f"local work of a partition: {', '.join(MAPS)}, FILE.py:fn"
     )
     reduce: ReduceName = None
     apply: ApplyName = None
@@ -94,7 +92,10 @@ class Named(AlgorithmForm):
     @model_validator(mode="before")
     @classmethod
     def _checked(cls, value: Any) -> Any:
-        """A table of name, parts and checked options; raises `UsageError` and `ValueError` for wrong ones."""
+        """Return a table of name, parts and checked options.
+
+        Raises `UsageError` and `ValueError` for wrong ones.
+        """
         if isinstance(value, Named):
             return value
         table = algorithm_table(value)
@@ -163,13 +164,16 @@ class Named(AlgorithmForm):
         return self.model_copy(update={**self.options, **schedules, **own, **name})
 
     def build(self) -> Algorithm:
-        """The algorithm itself; raises `UsageError` for an option that the user's function does not take."""
+        """Return the algorithm itself.
+
+        Raises `UsageError` for an option that the user's function does not take.
+        """
         return build_algorithm(self.name, self.options, self.parts)
 
 
 @functools.cache
 def _options(name: str, parts: tuple[tuple[str, str], ...] = ()) -> Options:
-    """The options of a built-in algorithm with other parts; raises `UsageError` for an unknown part."""
+    """Return the options of a built-in algorithm with other parts. Raises `UsageError` for an unknown part."""
     if name == "auto":
         return part_options(Auto)
     preset = ALGORITHMS[name].with_parts(dict(parts))
@@ -177,12 +181,15 @@ def _options(name: str, parts: tuple[tuple[str, str], ...] = ()) -> Options:
 
 
 def _named_parts(parts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The parts by kind as `_options` takes them."""
+    """Return the parts by kind as `_options` takes them."""
     return tuple((kind, OWN_PART if is_own_part(kind, part) else part) for kind, part in parts.items())
 
 
 def _every_option() -> dict[str, FieldInfo]:
-    """The options of all algorithms and parts by name; the first algorithm that has an option describes it."""
+    """Return the options of all algorithms and parts by name.
+
+    The first algorithm that has an option describes it.
+    """
     every = {name: field for name, field in AlgorithmForm.model_fields.items() if name != "name"}
     replaced = [
         (kind, part) for kind, (table, _) in TABLES.items() for part, entry in table.items() if not entry.argument
@@ -201,9 +208,9 @@ EVERY_OPTION: Mapping[str, FieldInfo] = _every_option()
 
 
 def option_fields(name: str | Code) -> dict[str, FieldInfo]:
-    """The options of an algorithm by name.
+    """Return the options of an algorithm by name.
 
-    For a user's function its file is run to find the function's parameters; raises `CodeError` if that fails.
+    For a user's function its file is run to find the function's parameters. Raises `CodeError` if that fails.
     """
     if not is_own_algorithm(name):
         return {option: _field(*described) for option, described in _options(str(name)).items()}
@@ -218,17 +225,20 @@ def option_fields(name: str | Code) -> dict[str, FieldInfo]:
 
 
 def _type(default: Any) -> Any:
-    """The type of an option without an annotation: the type of its default."""
+    """Return the type of an option without an annotation: the type of its default."""
     return Any if default in (None, inspect.Parameter.empty) else type(default)
 
 
 def is_own_algorithm(name: str | Code) -> bool:
-    """Whether an algorithm is a user's function and not a built-in name."""
+    """Tell whether an algorithm is a user's function and not a built-in name."""
     return not isinstance(name, str) or name not in ABOUT
 
 
 def algorithm_table(value: Any) -> dict[str, Any]:
-    """An algorithm as a table of name and options; a name, a callable or code becomes one without options."""
+    """Return an algorithm as a table of name and options.
+
+    A name, a callable or code becomes one without options.
+    """
     if isinstance(value, Named):
         return {"name": value.name, **value.model_dump(exclude={"name"}, exclude_unset=True)}
     # A user's function as a run's record stores it has a name, too, and a source.
@@ -241,7 +251,7 @@ _adapter = functools.cache(TypeAdapter[Any])
 
 
 def _with_checked_options(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table of a built-in algorithm, its options as values of their types; raises `UsageError`."""
+    """Return the table of a built-in algorithm, its options as values of their types. Raises `UsageError`."""
     name, parts = table["name"], {kind: part for kind in TABLES if (part := table.get(kind)) is not None}
     named, given = _named_parts(parts), {n: v for n, v in table.items() if n not in ("name", *TABLES)}
     options = _options(name, named)
@@ -262,7 +272,7 @@ class Parts(Config):
     reduce: ReduceName = None
     apply: ApplyName = None
     apply_options: dict[str, Any] = Field(
-        default={}, description="its options, such as lr", examples=[{"lr": 0.5}]
+        default={}, description="options of apply, such as lr", examples=[{"lr": 0.5}]
     )
 
     @property
@@ -271,7 +281,7 @@ class Parts(Config):
         return tuple(part for part in (self.reduce, self.apply) if isinstance(part, Code))
 
     def recorded(self) -> dict[str, Any]:
-        """The given fields, with the source of the user's functions."""
+        """Return the given fields, with the source of the user's functions."""
         parts = {kind: part for kind in ("reduce", "apply") if (part := getattr(self, kind)) is not None}
         kept = {kind: find_code(part) if is_own_part(kind, part) else part for kind, part in parts.items()}
         return kept | ({"apply_options": self.apply_options} if "apply" in kept else {})
@@ -290,10 +300,10 @@ class Recombined(Parts):
     that this run's rounds are those that would have followed in the other run.
     """
 
-    before: int = Field(default=0, ge=0, description="rounds of another run that count as gone before")
+    before: int = Field(default=0, ge=0, description="earlier rounds, of another run, for seeds and schedules")
 
     def replaced(self, algorithm: Algorithm) -> Algorithm:
-        """The algorithm with its parts replaced by these; raises `UsageError`, `CodeError`."""
+        """Return the algorithm with its parts replaced by these. Raises `UsageError`, `CodeError`."""
         reduce: Any = algorithm.reduce
         if self.reduce is not None:
             other = make_part("reduce", self.reduce, {})
@@ -304,5 +314,5 @@ class Recombined(Parts):
 
 
 def is_part(text: str) -> bool:
-    """Whether a text names a built-in reduce or apply, with or without an argument after a colon."""
+    """Tell whether a text names a built-in reduce or apply, with or without an argument after a colon."""
     return text.partition(":")[0] in {**REDUCES, **APPLIES}

@@ -17,11 +17,16 @@ from roundweave.tasks.data.sources.table import is_source
 from roundweave.tasks.own_code.code import Code, find_code
 
 PATTERN = "string_pattern_mismatch"
-"""Pydantic's word for a text of another form, whose own message would be a regular expression."""
+"""Pydantic's word for a text that fails a pattern. Its own message would be a regular expression."""
+
+
+LISTED = "`roundweave train --help` lists them"
+LONGEST = 100
+"""The longest code of a value in a message. Longer values are shown as their type."""
 
 
 class Skipped(Exception):
-    """Raised if the configuration says to skip this training; `address` is that of a run that exists."""
+    """Raised if the configuration says to skip this training. `address` names an existing run."""
 
     def __init__(self, text: str, address: str) -> None:
         super().__init__(text)
@@ -29,7 +34,10 @@ class Skipped(Exception):
 
 
 class Config(BaseModel):
-    """A configuration. Wrong values raise `UsageError`; for an unknown field it suggests the most similar name."""
+    """A configuration.
+
+    A wrong value raises `UsageError`; for an unknown field the message names the nearest one.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +45,7 @@ class Config(BaseModel):
     """Names that may be given besides the fields, for suggestions."""
 
     brought: ClassVar[dict[str, str]] = {}
-    """The options that plugins brought, with the places of these."""
+    """The options of plugins, and the place of each plugin."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -48,17 +56,17 @@ class Config(BaseModel):
 
     @classmethod
     def of(cls, recorded: Mapping[str, Any]) -> Self:
-        """The configuration with those of the recorded values that are its fields."""
+        """Return the configuration of those recorded values that are its fields."""
         return cls(**{name: value for name, value in recorded.items() if name in cls.model_fields})
 
 
 def problems_of(error: ValidationError, values: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> list[str]:
-    """One line for each wrong field. Of several types of which none fits, or a pattern, it says what is taken."""
+    """Return one line for each wrong field. If no type or pattern fits, the line says what the field takes."""
     wrong: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors():
         wrong.setdefault(str(detail["loc"][0]) if detail["loc"] else "", []).append(detail)
     return [
-        f"{field} = {values[field]!r}: it takes {fields[field].description}"
+        f"{field} = {_shown(values[field])} expected {fields[field].description}"
         if field in values and field in fields and (len(details) > 1 or details[0]["type"] == PATTERN)
         else "; ".join(dict.fromkeys(_problem(field, detail, fields) for detail in details))
         for field, details in wrong.items()
@@ -67,14 +75,28 @@ def problems_of(error: ValidationError, values: Mapping[str, Any], fields: Mappi
 
 def _problem(field: str, detail: ErrorDetails, fields: Iterable[str]) -> str:
     if detail["type"] == "extra_forbidden":
-        return f"unknown field {field!r}; {nearest(field, fields, '`roundweave train --help` lists them')}"
+        from roundweave.flows.config.guesses import field_meant  # few fields are unknown
+
+        meant = field_meant(field)
+        advice = f"did you mean {meant}?" if meant in {*fields} else nearest(field, fields, LISTED)
+        return f"unknown field {field!r}; {advice}"
     message = detail["msg"].removeprefix("Value error, ")
-    # The messages of our own checks name the field already.
+    # Messages of our own checks already name the field.
     return message if not field or detail["type"] == "value_error" else f"{field} = {detail['input']!r}: {message}"
 
 
+def _shown(value: Any) -> str:
+    """Return a value as code and a colon, or advice about a value that is no text or number."""
+    shown = repr(value)
+    large = len(shown) > LONGEST or " object at 0x" in shown
+    return f"a {type(value).__name__}: give a function that returns it;" if large else f"{shown}:"
+
+
 def checked_by(check: Callable[[Any], object]) -> AfterValidator:
-    """A validator that calls a check, which raises an error for a wrong value, and leaves the value as it is."""
+    """Return a validator that calls a check.
+
+    The check raises an error for a wrong value; the value stays as it is.
+    """
 
     def unchanged(value: Any) -> Any:
         check(value)
@@ -88,12 +110,12 @@ def _keep_callable(value: Any) -> Any:
 
 
 def as_number(given: Any) -> Any:
-    """A whole number where a text is one, so that 1 is one partition and 1.0 all of them."""
+    """Return a whole number if a text is one, so that 1 is one partition and 1.0 all partitions."""
     return int(given) if isinstance(given, str) and given.isdecimal() else given
 
 
 def read_values(given: Any, info: ValidationInfo) -> Any:
-    """The values in a JSON or TOML file that is named; any other value unchanged. Raises `UsageError`."""
+    """Return the values in a named JSON or TOML file; any other value unchanged. Raises `UsageError`."""
     if not (isinstance(given, str) and given.endswith((".json", ".toml"))):
         return given
     with failing_as(lambda error: UsageError(f"{info.field_name} {given} cannot be read: {reason(error)}")):
@@ -103,13 +125,13 @@ def read_values(given: Any, info: ValidationInfo) -> Any:
 
 @dataclass(frozen=True)
 class Own:
-    """Marks an option that may hold code of the user's: a text names code unless it `is_built_in`.
+    """Marks an option that may hold the user's code: a text names code unless it `is_built_in`.
 
-    An option of `many` takes a text of several at commas, too.
+    An option of `many` also takes several texts separated by commas.
 
-    In a TOML file the place of code goes from the file's folder, and that of a store from elsewhere runs only if
-    the user trusts the store. Of an option that names `data`, the digest of the examples is recorded among the
-    run's data under the option's name, and a run goes on with the same examples alone.
+    In a TOML file, paths of code are relative to the file's folder. Code of a store from elsewhere runs only if
+    the user trusts the store. For an option that names `data`, the run records the digest of the examples under
+    the option's name, and resumes only with the same examples.
     """
 
     is_built_in: Callable[[str], object] = lambda text: False
@@ -118,13 +140,13 @@ class Own:
 
 
 def own_options(kind: type[BaseModel], data: bool = False) -> dict[str, Own]:
-    """The marks of a configuration's options that may hold code of the user's, or only of those that name data."""
+    """Return the marks of options that may hold the user's code, or only of those that name data."""
     found = ((n, next(_marks(field.annotation, field.metadata), None)) for n, field in kind.model_fields.items())
     return {name: mark for name, mark in found if mark and (mark.data or not data)}
 
 
 def _marks(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[Own]:
-    """The marks in an annotation, the outermost first."""
+    """Return the marks in an annotation, the outermost first."""
     yield from (each for each in reversed(metadata) if isinstance(each, Own))
     for part in get_args(annotation):
         yield from _marks(part, getattr(part, "__metadata__", ()))
@@ -142,8 +164,8 @@ DATA = Own(is_source, data=True)
 Names = Annotated[tuple[NamedOrOwn, ...], BeforeValidator(at_commas), Own(many=True)]
 """Built-in names or users' functions, or a text of names separated by commas."""
 
-Integers = Annotated[tuple[int, ...], BeforeValidator(at_commas)]
-"""Integers, or a text of integers separated by commas."""
+PartitionsGiven = Annotated[tuple[int | str, ...], BeforeValidator(at_commas)]
+"""Partitions by number or name, or a text of them separated by commas."""
 
 Numbers = Annotated[tuple[float, ...], BeforeValidator(at_commas)]
 """Numbers, or a text of numbers separated by commas."""

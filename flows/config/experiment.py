@@ -1,7 +1,8 @@
-"""The part of the configuration that decides a run's results: the examples, and what is trained of them."""
+"""The part of the configuration that decides a run's results: the examples, and the training."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationInfo, model_validator
@@ -25,10 +26,22 @@ PREPARED = ("transform", "held_out_transform", "collate")
 
 
 def _read_options(given: Any, info: ValidationInfo) -> Any:
-    """Options by partition, of a file if one is named; raises `ValueError` for another text."""
+    """Return options by partition, from a file if one is named. Raises `ValueError` for another text."""
     if isinstance(read := read_values(given, info), str):
         raise ValueError(f"partition_options {given!r} is no FILE.toml or FILE.json of a table for each partition")
     return {str(key): value for key, value in read.items()} if isinstance(read, dict) else read
+
+
+def _no_value(given: Any) -> Any:
+    """Return the name of data.
+
+    Raises `ValueError` for data themselves: a sequence would be one data set a partition.
+    """
+    if given is None or callable(given) or isinstance(given, str | float | int | Code | list | tuple | Mapping):
+        return given
+    raise ValueError(
+        f"data = a {type(given).__name__}: give a function that returns (inputs, targets) or a data set"
+    )
 
 
 PartitionOptions = Annotated[str | dict[str, dict[str, JsonValue]], BeforeValidator(_read_options)]
@@ -36,34 +49,40 @@ PartitionOptions = Annotated[str | dict[str, dict[str, JsonValue]], BeforeValida
 
 Loss = Annotated[
     Annotated[NamedOrOwn, Own(LOSS_NAMES.__contains__)] | None,
-    Field(description=f"{', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the targets"),
+    Field(description=f"loss function: {', '.join(LOSS_NAMES)}, FILE.py:fn; default: by the type of the targets"),
 ]
 Model = Annotated[NamedOrOwn, Own(MODELS.__contains__)]
-Data = Annotated[NamedOrOwn | EachOwn, DATA]
+Data = Annotated[NamedOrOwn | EachOwn, BeforeValidator(_no_value), DATA]
 
 
 class DataConfig(Config):
     """The examples to run a network on, and how they are prepared."""
 
     data: Data | None = Field(
-        default=None, description="as `roundweave train --data`; default: of the run that is merged"
+        default=None, description="examples, as in `roundweave train --data`; default: those of the merged run"
     )
     data_options: dict[str, JsonValue] = Field(
         default={},
-        description="keyword arguments of the function of data, such as day; {date} is today, {date-1} yesterday",
+        description="keyword arguments of the data function, such as day; {date} is today, {date-1} yesterday",
         examples=[{"day": "{date-1}"}],
     )
-    target: str | None = Field(default=None, description="column of a table that is learned; default: the last")
+    target: str | None = Field(default=None, description="column of a table to predict; default: the last")
+    columns: Annotated[tuple[str, ...], BeforeValidator(at_commas)] | None = Field(
+        default=None, description="input columns of a table; default: all except the target"
+    )
+    encode: Literal["one-hot", "ordinal"] | None = Field(
+        default=None, description="encoding of text columns in the inputs of a table"
+    )
     held_out: float = Field(
-        default=0.1, ge=0, lt=1, description="share of examples held out where the data has none"
+        default=0.1, ge=0, lt=1, description="fraction of examples to hold out, if the data has no test set"
     )
     transform: NamedOrOwn | None = Field(
         default=None,
-        description="FILE.py:fn of an input to train on, or of input and target; its draws are seeded",
+        description="FILE.py:fn applied to each training input, or to input and target (augmentation, seeded)",
     )
-    held_out_transform: NamedOrOwn | None = Field(default=None, description="the same for examples to score with")
+    held_out_transform: NamedOrOwn | None = Field(default=None, description="FILE.py:fn for the held-out inputs")
     collate: NamedOrOwn | None = Field(
-        default=None, description="FILE.py:fn that makes a batch of a list of examples; default: they are stacked"
+        default=None, description="FILE.py:fn that makes a batch from a list of examples; default: stack them"
     )
 
 
@@ -71,83 +90,80 @@ class DataConfig(Config):
 class Dealing(DataConfig):
     """The examples, how they are split into partitions, and how they are prepared."""
 
-    data: Data = Field(default="digits", description=f"{', '.join(spelled(SOURCES))}, FILE.py:fn")
-    hash_data: bool = Field(
-        default=False, description="read all bytes of files larger than 256 MB to show that they are the same"
-    )
+    data: Data = Field(default="digits", description=f"training data: {', '.join(spelled(SOURCES))}, FILE.py:fn")
+    hash_data: bool = Field(default=False, description="hash all bytes of data above 256 MB, to detect any change")
     partitions: int = Field(
-        default=4, ge=1, le=MOST_PARTITIONS, description="into how many parts the examples are split"
+        default=4, ge=1, le=MOST_PARTITIONS, description="number of partitions (clients) of the training examples"
     )
     split: str = Field(
-        default="iid", description=f"how examples are dealt to partitions: {', '.join(spelled(SPLITS))}"
+        default="iid", description=f"split of the examples into partitions: {', '.join(spelled(SPLITS))}"
     )
-    resplit_every: int | None = Field(default=None, ge=1, description="a new random split every so many rounds")
-    seed: int = Field(default=0, ge=0, description="decides every random number")
-    split_seed: int | None = Field(default=None, ge=0, description="decides the split; default: seed")
+    resplit_every: int | None = Field(default=None, ge=1, description="rounds after which a new split is drawn")
+    seed: int = Field(default=0, ge=0, description="seed of all random numbers")
+    split_seed: int | None = Field(default=None, ge=0, description="seed of the split and hold-out; default: seed")
     partition_options: PartitionOptions | None = Field(
-        default=None, description="FILE.toml, FILE.json: a table for each partition, by its name or number"
+        default=None, description="FILE.toml or FILE.json: a table of data function options per partition"
     )
 
     @property
     def loading(self) -> Loading:
-        """How examples are prepared where they are used, which decides bits; raises `CodeError`."""
+        """How examples are prepared where they are used. Raises `CodeError`. The value decides bits."""
         own: dict[str, Any] = {n: (given := getattr(self, n)) and find_code(given) for n in PREPARED}
         return Loading(**own)
 
     @model_validator(mode="before")
     @classmethod
     def _with_options(cls, values: Any) -> Any:
-        """The values with what they imply for plugins."""
+        """Return the values, and the values that they imply for plugins."""
         return through(values, plugin_classes(), "imply") if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _dealt(self) -> Dealing:
         if isinstance(self.data, tuple) and self.partitions != len(self.data):
-            raise ValueError(f"{len(self.data)} data sets are as many partitions, not {self.partitions}")
+            raise ValueError(f"{len(self.data)} data sets make as many partitions, not {self.partitions}")
         return self
 
 
 @with_plugins
 class Experiment(Dealing):
-    """The part of the configuration that decides a run's results; a resumed run must have the same."""
+    """The part of the configuration that decides a run's results. A resumed run must have the same."""
 
-    model: Model = Field(default="mlp", description=f"{', '.join(MODELS)}, FILE.py:fn")
+    model: Model = Field(default="mlp", description=f"network: {', '.join(MODELS)}, FILE.py:fn")
     model_options: dict[str, Any] = Field(
         default={}, description="keyword arguments of the model, such as hidden", examples=[{"hidden": 256}]
     )
-    init_seed: int | None = Field(default=None, ge=0, description="decides the initial weights; default: seed")
+    init_seed: int | None = Field(default=None, ge=0, description="seed of the initial weights; default: seed")
     loss: Loss = None
     start_from: str | Fork | Start | None = Field(
         default=None,
-        description="a checkpoint, a stored round RUN@12, or one of the newest complete run such as night-*@-1, "
-        "to begin with; default: weights by the seed",
+        description="initial weights: a checkpoint, a stored round RUN@12, or the newest complete run "
+        "nightly-*@-1; default: drawn by the seed",
     )
     scores: Annotated[Names | None, Own(SCORES.__contains__, many=True)] = Field(
-        default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: by the loss"
+        default=None, description=f"scores to compute: {', '.join(SCORES)}, FILE.py:fn; default: by the loss"
     )
     algorithm: Annotated[Named, Own(ALGORITHMS.__contains__)] = Field(
-        default=DEFAULT, description="a name of `roundweave list`, or FILE.py:fn; its options beside it"
+        default=DEFAULT, description="training algorithm: a name from `roundweave list algorithms`, or FILE.py:fn"
     )
     recombined: Annotated[Recombined | None, Own(is_part)] = Field(
         default=None,
         description="parts in place of the algorithm's, as `roundweave recombine --save` records them",
     )
-    quorum: int = Field(default=1, ge=1, description="a round with fewer accepted updates fails")
+    quorum: int = Field(default=1, ge=1, description="least number of accepted updates; a round with fewer fails")
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = Field(
-        default="float32", description="type of the parameters"
+        default="float32", description="data type of the parameters"
     )
-    threads: int = Field(default=1, ge=1, le=1024, description="torch threads of a map")
+    threads: int = Field(default=1, ge=1, le=1024, description="number of torch threads that train a partition")
     mixed_hardware: bool = Field(
-        default=False, description="accept unequal machines; withdraws the promise of equal bits"
+        default=False, description="accept workers with different hardware; results may then differ in their bits"
     )
     plugins: Annotated[tuple[OwnPlugin, ...], BeforeValidator(at_commas), Own()] = Field(
-        default=(),
-        description="FILE.py:Class of plugins of your own, or a JSON list of tables of name and options",
+        default=(), description="your own plugins: FILE.py:Class, or a JSON list of tables with name and options"
     )
 
     @property
     def code(self) -> tuple[Code, ...]:
-        """The user's functions among the algorithm, its parts and what wraps them."""
+        """The user's functions in the algorithm, its parts and its wrappers."""
         beside = self.recombined.code if self.recombined else ()
         return (*self.algorithm.code, *beside, *(each.code for each in self.plugins if each.decides))
 

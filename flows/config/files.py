@@ -31,7 +31,9 @@ LISTS = {name for name, mark in own_options(TrainConfig).items() if mark.many}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a TOML file, with paths relative to the current folder; raises `UsageError`."""
+    """Return the values of a TOML file, with paths relative to the current folder. Raises `UsageError`."""
+    if named_source(f"{path}") != f"{path}":
+        raise UsageError(f"{path} holds data; give `--data {path}`")
     with failing_as(
         lambda error: UsageError(f"cannot read {path} ({reason(error)}); `roundweave init` writes one")
     ):
@@ -40,7 +42,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_recipe(path: str) -> dict[str, Any]:
-    """The values of a merge in a TOML file, or in a file of mergekit; raises `UsageError`."""
+    """Return the values of a merge in a TOML file, or in a file of mergekit. Raises `UsageError`."""
     if path.endswith(".toml"):
         return read_toml(Path(path))
     from roundweave.flows.config.merging.mergekit import read_mergekit  # a training has no use for it
@@ -49,13 +51,13 @@ def read_recipe(path: str) -> dict[str, Any]:
 
 
 def write_toml(path: Path, config: TrainConfig) -> None:
-    """Write a configuration's given values to a TOML file, with absolute paths; raises `UsageError`."""
+    """Write a configuration's given values to a TOML file, with absolute paths. Raises `UsageError`."""
     with failing_as(lambda error: UsageError(f"cannot write {path} ({reason(error)})")):
         path.write_text(tomli_w.dumps(from_anywhere(config)), "utf-8")
 
 
 def from_anywhere(config: TrainConfig) -> dict[str, Any]:
-    """A configuration's given values, without defaults, as JSON or TOML types and with absolute paths."""
+    """Return a configuration's given values, without defaults, as JSON or TOML types and with absolute paths."""
     values = config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     return {key: _seen(Path.cwd(), key, value) for key, value in values.items()}
 

@@ -1,4 +1,4 @@
-"""Which plugins there are, and configurations that are composed of the kernel's fields and their options."""
+"""The known plugins, and configurations that combine the kernel's fields with the plugins' options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from roundweave.storage.values.hashing import bytes_digest
 from roundweave.tasks.own_code.code import Code, find_code
 
 GROUP = "roundweave.plugins"
-"""The group of entry points by which installed packages bring plugins."""
+"""The group of entry points in which installed packages name their plugins."""
 
 T = TypeVar("T", bound=Config)
 V = TypeVar("V")
@@ -31,8 +31,8 @@ V = TypeVar("V")
 
 @functools.cache
 def plugin_classes() -> tuple[type[Any], ...]:
-    """The classes of all plugins: those of this package, then those of installed packages by name."""
-    # It is imported by its name alone, as it imports plugins: configurations import none.
+    """Return the classes of all plugins: those of this package, then those of installed packages by name."""
+    # Imported by name, because the module imports plugins: configurations import none.
     table = import_module("roundweave.flows.plugins").PLUGINS
     homes = [f"roundweave.flows.plugins.{name}" for name in table]
     ours = [_defined_in(import_module(home)) for home in homes if find_spec(home)]
@@ -41,9 +41,9 @@ def plugin_classes() -> tuple[type[Any], ...]:
 
 @functools.cache
 def packages() -> dict[type[Any], str]:
-    """The plugins of installed packages, each with its package, version and the digest of its module.
+    """Return the plugins of installed packages, each with its package, version and the digest of its module.
 
-    One that cannot be used is left out, with a line: what does not need it goes on.
+    A plugin that cannot be used is left out with a message. Runs that do not need it go on.
     """
     found = dict[type[Any], str]()
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
@@ -54,7 +54,7 @@ def packages() -> dict[type[Any], str]:
                 raise UsageError(f"plugin {point.value}: give {lacking[0]} a default, with which it takes no part")
             found[kind] = f"{package} ({bytes_digest(Path(inspect.getfile(kind)).read_bytes())[:8]})"
         except RoundweaveError as error:
-            notice(f"{error}; all goes on without this plugin of {package}")
+            notice(f"{error}; the plugin of {package} is ignored")
     return found
 
 
@@ -76,9 +76,9 @@ def _loaded(named: str, load: Callable[[], Any]) -> type[Any]:
 
 
 def with_plugins(base: type[T], taken: Iterable[str] = ()) -> type[T]:
-    """The part of a configuration with the options of the plugins that belong in the part; a decorator.
+    """Add the options of the plugins of one part to that part of the configuration; a decorator.
 
-    Raises `UsageError` for an option that there is already, or whose name is `taken`.
+    Raises `UsageError` for an option that exists already, or whose name is `taken`.
     """
     added: dict[str, Any] = {}
     owners = dict.fromkeys(EVERY_OPTION, "an algorithm")
@@ -97,7 +97,7 @@ def with_plugins(base: type[T], taken: Iterable[str] = ()) -> type[T]:
 
 
 class OwnPlugin(BaseModel):
-    """A plugin of the user's: its class, its options beside it, and whether it decides bits."""
+    """A plugin of the user's: its class, its options, and whether it decides bits."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -107,9 +107,11 @@ class OwnPlugin(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_code(cls, value: Any) -> Any:
-        """The source of the class, and whether it decides; a recorded one may be a stranger's, so none of it runs.
+        """Add the source of the class, and whether it decides.
 
-        Raises `CodeError`, and `UsageError` for what names no plugin.
+        A recorded class may be a stranger's: none of it runs.
+
+        Raises `CodeError`, and `UsageError` if the name is no plugin's.
         """
         match value:
             case OwnPlugin() | {"name": dict(), "decides": bool()}:
@@ -128,7 +130,7 @@ class OwnPlugin(BaseModel):
 
     @property
     def label(self) -> str:
-        """What to show to people: the class, the digest of its code, and its options."""
+        """The text that messages show: the class, the digest of its code, and its options."""
         options = "".join(f", {name}={value!r}" for name, value in (self.model_extra or {}).items())
         return f"{self.code.reference} ({self.code.digest[:8]}{options})"
 
@@ -139,31 +141,32 @@ class OwnPlugin(BaseModel):
 
     @classmethod
     def of(cls, plugin: Any) -> OwnPlugin:
-        """The record of a plugin: the source of its class, and its options; raises `CodeError`."""
+        """Return the record of a plugin: the source of its class, and its options. Raises `CodeError`."""
         return cls.model_validate({"name": type(plugin), **plugin.model_dump(mode="json")})
 
     def made(self) -> Any:
-        """The plugin itself; raises `UsageError` for an option that it does not take."""
+        """Return the plugin itself. Raises `UsageError` for an option that it does not take."""
         with failing_as(lambda error: UsageError(f"plugin {self.label} cannot be made: {located(error)}")):
             return _loaded(self.code.reference, self.code.load)(**(self.model_extra or {}))
 
 
 def active_plugins(config: Any) -> Iterator[Any]:
-    """The plugins that take part in a training: those of which an option is given, and the user's own.
+    """Return the plugins that take part in a training: those with a given option, and the user's own.
 
-    Of a part of a configuration they are those whose options are in the part. Those that are to come last do.
+    For a part of a configuration, these are the plugins with options in that part. Plugins with ``last`` come
+    last.
     """
     parts = {each.__name__ for each in type(config).mro()}
     named = [kind for kind in plugin_classes() if kind.part() in parts and kind.takes_part(config)]
     found = [kind(**{n: getattr(config, n) for n in kind.model_fields if hasattr(config, n)}) for kind in named]
-    # A name alone stands for a long pickle in what Prefect shows.
+    # Prefect shows the name in place of a long pickle.
     found += [own.made() for own in getattr(config, "plugins", ()) if isinstance(own.name, Code)]
     yield from sorted(found, key=attrgetter("last"))
 
 
 @contextmanager
 def failing_by_name(plugin: Any) -> Iterator[None]:
-    """Have an error that is none of ours say which plugin failed."""
+    """Inside this context, a foreign error names the failed plugin."""
     try:
         yield
     except (RoundweaveError, Skipped):
@@ -173,7 +176,7 @@ def failing_by_name(plugin: Any) -> Iterator[None]:
 
 
 def through(value: V, plugins: Iterable[Any], hook: str, *given: Any) -> V:
-    """What a hook of each plugin in turn makes of a value; raises `PluginFailed`, or what plugins refuse."""
+    """Pass a value through a hook of each plugin in turn. Raises `PluginFailed`, or what plugins refuse."""
     for plugin in plugins:
         with failing_by_name(plugin):
             found = getattr(plugin, hook)(value, *given)

@@ -33,7 +33,7 @@ BESIDE = own_options(Experiment, data=True).keys() - {"data"}
 
 
 def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str, Any]) -> TrainConfig:
-    """The configuration to resume a run with: the recorded one with changes of its execution.
+    """Return the configuration to resume a run with: the recorded one with changes of its execution.
 
     Raises `UsageError` for a merge, for fewer rounds than there are, and for foreign code without `trust`.
     """
@@ -45,7 +45,9 @@ def resumed_config(run: str, root: Where | None, trust: bool, changes: dict[str,
 
 
 def recorded_config(stored: StoredRun, root: Where, trust: bool, changes: dict[str, Any]) -> TrainConfig:
-    """The recorded configuration of a run with changes; raises `UsageError` for foreign code without `trust`.
+    """Return the recorded configuration of a run with changes.
+
+    Raises `UsageError` for foreign code without `trust`.
 
     Of a run outside the root, only the experiment is used and not the execution. Plugins among the changes take
     the place of the recorded ones that decide no bits.
@@ -55,32 +57,33 @@ def recorded_config(stored: StoredRun, root: Where, trust: bool, changes: dict[s
     experiment = recorded_experiment(stored, root, trust, changes)
     execution = stored.config if is_own_run(stored, root) else {}
     if gone := execution.keys() - {*TrainConfig.model_fields, *TrainConfig.known}:
-        notice(f"{stored.name} goes on without {', '.join(sorted(gone))}, which no plugin that is here takes")
+        notice(f"{stored.name} continues without {', '.join(sorted(gone))}: no installed plugin has them")
         execution = {name: value for name, value in execution.items() if name not in gone}
     decide = experiment["plugins"]
     experiment["plugins"] = execution.get("plugins", decide) if given is None else [*decide, *given]
-    fixed = {"root": root, "address": full_address(stored.address), "name": stored.name, "rounds": stored.rounds}
+    fixed: dict[str, Any] = {"root": root, "address": full_address(stored.address), "name": stored.name}
+    fixed["rounds"] = max(1, stored.rounds)  # of a view of round 0 there are none
     return TrainConfig(**execution | experiment | fixed | changes)
 
 
 def recorded_experiment(run: StoredRun, root: Where, trust: bool, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The recorded fields of a run's experiment, with changes.
+    """Return the recorded fields of a run's experiment, with changes.
 
     Raises `UsageError` for a merge, and for foreign code that the changes do not replace, without `trust`.
     """
     if run.algorithm == "merge":
-        raise UsageError(f"{run.name} is a merge, and no rounds led to it; name a run that was trained")
+        raise UsageError(f"{run.name} is a merge and has no training rounds; name a run that was trained")
     recorded = {name: value for name, value in run.config.items() if name in Experiment.model_fields}
     recorded["plugins"] = _deciding(run.config)
     installed = {plugin.place() for plugin in plugin_classes()}
     if lacking := [place for place in run.attributes.get("decided_by", ()) if place not in installed]:
-        raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
+        raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not installed; install its package")
     check_trust(run, root, trust, Experiment(**recorded), own_options(Experiment).keys() - changes.keys())
     return {**recorded, **changes}
 
 
 def _deciding(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The recorded plugins of the user's that decide bits; raises `NotARun` for what no run records.
+    """Return the recorded plugins of the user's that decide bits. Raises `NotARun` for what no run records.
 
     A record may be anybody's. A name alone would stand for a file of this machine, which would be run.
     """
@@ -97,7 +100,10 @@ def _deciding(recorded: Mapping[str, Any]) -> list[dict[str, Any]]:
 def forked(
     place: str, root: Where | None, trust: bool, changes: dict[str, Any], opened: Opener = open_stored
 ) -> TrainConfig:
-    """The configuration that `roundweave.fork` gives, which has its errors; the run is `opened` by a function."""
+    """Return the configuration that `roundweave.fork` gives, which has its errors.
+
+    The run is `opened` by a function.
+    """
     stored = stored_round(place)
     if stored is None:
         raise UsageError(
@@ -115,7 +121,7 @@ def forked(
 
 
 def is_own_run(run: StoredRun, root: Where) -> bool:
-    """Whether a run itself, and not only a link to it, lies in the user's root."""
+    """Tell whether a run itself, and not only a link to it, lies in the user's root."""
     return above(full_address(run.address)) == full_address(root)
 
 
@@ -130,7 +136,7 @@ def check_trust(run: StoredRun, root: Where, trust: bool, config: DataConfig, ta
 
 
 def _code(config: DataConfig, field: str) -> Iterator[str]:
-    """What a field of a configuration names that is not built in, so that it is code."""
+    """Yield what a field of a configuration names that is not built in, so that it is code."""
     value, mark = getattr(config, field, None), own_options(type(config)).get(field)
     if isinstance(value, Named):
         values: Any = (value.name, *(part for kind, part in value.parts.items() if is_own_part(kind, part)))
@@ -150,7 +156,7 @@ def _code(config: DataConfig, field: str) -> Iterator[str]:
 
 
 def codes_of(config: Experiment) -> tuple[Code, ...]:
-    """All code of the user's in a configuration."""
+    """Return all code of the user's in a configuration."""
     values = [getattr(config, option) for option in own_options(Experiment)]
     single = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
     return (*config.code, *(one for one in single if isinstance(one, Code)))
@@ -173,7 +179,7 @@ def differences(recorded: Mapping[str, Any], wanted: Experiment) -> list[str]:
 
 
 def _fields(experiment: Experiment) -> dict[str, Any]:
-    """The fields that decide whether two experiments are the same, except the options of the algorithm.
+    """Return the fields that decide whether two experiments are the same, except the options of the algorithm.
 
     Data are left out, as examples are compared by their digest and their folder may have moved.
     """
@@ -194,7 +200,7 @@ def _identity(value: Any) -> Any:
 
 
 def _difference(old: Any, new: Any) -> str:
-    if isinstance(old, Code) and isinstance(new, Code) and old.definitions and new.definitions:
+    if isinstance(old, Code) and isinstance(new, Code) and (old.name, old.python) == (new.name, new.python):
         return f"{new.label}, of which {', '.join(new.changed(old))} changed"
     if isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
         pairs = [pair for pair in zip(old, new, strict=True) if _identity(pair[0]) != _identity(pair[1])]
@@ -213,7 +219,10 @@ def _shown(value: Any) -> str:
 
 
 def other_examples(attributes: Mapping[str, Any], digest: str, files: Mapping[str, str]) -> str:
-    """A text that says which file, or that examples of this digest, are not the recorded ones; else empty."""
+    """Return a text that says which file, or that examples of this digest, are not the recorded ones.
+
+    Else empty.
+    """
     recorded = attributes.get("data", {})
     was = str(recorded.get("digest"))
     if was == digest:
@@ -224,7 +233,10 @@ def other_examples(attributes: Mapping[str, Any], digest: str, files: Mapping[st
 
 
 def other_data(attributes: Mapping[str, Any], data: Mapping[str, Any]) -> str:
-    """A text that says which examples, or other data of an option, are not the recorded ones; else empty."""
+    """Return a text that says which examples, or other data of an option, are not the recorded ones.
+
+    Else empty.
+    """
     if other := other_examples(attributes, data["digest"], data.get("files", {})):
         return other
     for name in BESIDE:

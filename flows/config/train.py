@@ -1,7 +1,7 @@
-"""The configuration of a run, which defines the flow's parameter, the command's options and the record's JSON.
+"""The configuration of a run. It defines the flow's parameter, the command's options and the record's JSON.
 
-It has two parts. The *experiment* decides the results; a resumed run must have the same. The *execution* is how
-and how long the run is trained, and may change when it is resumed.
+The *experiment* decides the results: a resumed run must have the same. The *execution* is how and how long the run
+is trained: it may change when the run is resumed.
 """
 
 from __future__ import annotations
@@ -33,50 +33,51 @@ else:
     ExecutorName = Literal[tuple(EXECUTORS)]
 
 LONGEST_NAME = 250
-"""The most characters of a run's name, as file systems allow 255 in that of its folder."""
+"""The most characters of a run's name. File systems allow 255 in the name of its folder."""
 
 
 def _known_place(root: Any) -> Any:
-    """The root's address; raises `UsageError` for an unknown kind of place."""
+    """Return the root's address. Raises `UsageError` for an unknown kind of place."""
     place_of(root)
     return address_of(root)
 
 
 class Location(Config):
-    """Where work is run, and where its results are stored."""
+    """Where work runs, and where its results are stored."""
 
     name: str | None = Field(
         default=None,
         max_length=LONGEST_NAME,
         pattern=r"^\w[\w.\-]*$",
-        description="its name, of letters, digits, '_', '-' and '.'; an existing one goes on",
+        description="a run name of letters, digits, '_', '-' and '.'; the result is stored as this run",
     )
     root: Annotated[str, BeforeValidator(_known_place)] = Field(
-        default_factory=default_root, description="folder of all runs, or s3://BUCKET/…"
+        default_factory=default_root, description="folder in which runs are stored, or s3://BUCKET/…"
     )
-    workers: int = Field(default=2, ge=1, description="processes of the local Dask cluster")
+    workers: int = Field(default=2, ge=1, description="number of worker processes of the local Dask cluster")
     scheduler: str | None = Field(
         default=None,
-        description="address or file of a running Dask scheduler; slurm:OPTIONS.toml or the class of a cluster, "
-        "such as dask_jobqueue.PBSCluster:OPTIONS.toml, starts one",
+        description="address or file of a running Dask scheduler, or a cluster to start: slurm:OPTIONS.toml or "
+        "CLASS:OPTIONS.toml (a class of clusters)",
     )
     certificates: Path | None = Field(
         default=None,
-        description="folder with key and certificates, for a scheduler at tls://; see `roundweave certificates`",
+        description="folder with TLS key and certificates for a tls:// scheduler; see `roundweave certificates`",
     )
     wait_for_workers: float = Field(
-        default=600, ge=0, description="seconds to wait for a worker where none is there, such as in a queue"
+        default=600, ge=0, description="seconds to wait until workers join, for example from a batch queue"
     )
-    private: bool = Field(default=False, description="keep this machine's other users out of the local cluster")
+    private: bool = Field(default=False, description="protect the local Dask cluster from other users (TLS)")
     executor: ExecutorName = Field(
-        default="graph", description=", ".join(entry.about for entry in EXECUTORS.values())
+        default="graph",
+        description="executor: " + ", ".join(f"{name} ({each.about})" for name, each in EXECUTORS.items()),
     )
     plain_ranks: bool = Field(
         default=False,
-        description="let ranks on several machines talk unencrypted, though the cluster's own talk is not",
+        description="allow unencrypted traffic between ranks on different machines of an encrypted cluster",
     )
     worker_timeout: float = Field(
-        default=60, ge=10, description="seconds without a heartbeat after which a worker's work is done elsewhere"
+        default=60, ge=10, description="seconds without a heartbeat before other workers take over the tasks"
     )
 
     @property
@@ -87,75 +88,80 @@ class Location(Config):
 
 
 def _in_seconds(given: Any) -> Any:
-    """The seconds of a text such as ``10m``; any other value unchanged. Raises `ValueError`."""
+    """Return the seconds of a text such as ``10m``; any other value unchanged. Raises `ValueError`."""
     return span_seconds(given) if isinstance(given, str) and given[-1:].isalpha() else given
 
 
 Duration = Annotated[float, BeforeValidator(_in_seconds), Field(ge=0, le=366 * UNITS["d"])]
-"""Seconds, or a text with a unit such as ``10m`` or ``2h``; a year at most."""
+"""Seconds, or a text with a unit such as ``10m`` or ``2h``, at most a year."""
 
 
 class Deployment(Config):
-    """How `serve` and `deploy` have a run trained. `train` and `resume` try once, however long it takes."""
+    """How `serve` and `deploy` train a run. `train` and `resume` try once, however long a run takes."""
 
     retries: int = Field(
-        default=0, ge=0, le=1000, description="how often a deployment's run that failed goes on by itself"
+        default=0, ge=0, le=1000, description="number of times that a failed run of a deployment is retried"
     )
-    retry_delay: Duration = Field(default=0, description="seconds until then, or such as 10m")
+    retry_delay: Duration = Field(default=0, description="seconds before each retry, or such as 10m")
     timeout: Annotated[Duration, Field(gt=0)] | None = Field(
-        default=None, description="seconds, or such as 2h, after which an attempt of a deployment's run fails"
+        default=None, description="time limit for an attempt of a deployment's run: seconds, or such as 2h"
     )
     tags: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(at_commas)] = Field(
-        default=(), description="tags of the deployment and of its runs at Prefect"
+        default=(), description="Prefect tags of the deployment and of its runs"
     )
     concurrency: int | None = Field(
-        default=None, ge=1, description="runs of a deployment at once; default: one where it is served, else any"
+        default=None, ge=1, description="concurrent runs of a deployment; default: 1 with serve, else no limit"
     )
 
 
 @partial(with_plugins, taken=(*Deployment.model_fields, "address"))
 class Execution(Location):
-    """How and how long a run is trained; it may change when the run is resumed."""
+    """How and how long a run is trained. These values may change when the run is resumed."""
 
     name: str | None = Field(
         default=None,
         max_length=LONGEST_NAME,
         pattern=r"^(\w|\{[^{}]*\})([\w.\-]|\{[^{}]*\})*$",
-        description="its name, of letters, digits, '_', '-', '.' and {date}, today's; an existing one goes on",
+        description="a run name of letters, digits, '_', '-', '.' and {date} (today); an existing run is resumed",
     )
     rounds: int = Field(
-        default=20, ge=1, le=MOST_ROUNDS, description="rounds in all, of a server arrivals; more goes on"
+        default=20,
+        ge=1,
+        le=MOST_ROUNDS,
+        description="total number of rounds (parameter server: arrivals); a larger number continues a run",
     )
     window: int | None = Field(
-        default=None, ge=1, description="rounds submitted at once; default: about a second of them"
+        default=None, ge=1, description="rounds submitted to the cluster at once; default: about a second of work"
     )
     evaluate_every: int | None = Field(
         default=None,
         ge=1,
-        description="score the held-out examples every so many rounds; default: 1, of a server ten each partition",
+        description="score the held-out examples every N rounds; default: 1 (server: 10 updates per partition)",
     )
     best: str | None = Field(
         default=None,
         pattern="^((min|max):)?[^:]+$",
-        description="the score by which patience and RUN@best go: accuracy, max:f1, min:NAME; default: the loss, "
-        "for RUN@best accuracy if it is scored",
+        description="the score that decides patience and RUN@best: accuracy, max:f1, min:NAME; default: the loss "
+        "(RUN@best: accuracy, if scored)",
     )
     keep: Annotated[str, AfterValidator(lambda keep: str(Keep.of(keep)))] | None = Field(
         default=None,
-        description=f"what stays: {policies_spelled()}; default: all, of a server updates:10",
+        description=f"tensors that stay stored: {policies_spelled()}; default: all (server: updates:10)",
     )
-    loader_workers: int = Field(default=0, ge=0, description="processes of each worker that read examples ahead")
+    loader_workers: int = Field(default=0, ge=0, description="processes per worker that prefetch examples")
     data_memory: ByteSize | None = Field(
-        default=None, description="bytes of examples that a process holds, such as 500MB; others are read again"
+        default=None, description="memory for examples in a process, such as 500MB; others are read again"
     )
-    fsync: bool = Field(default=False, description="make commits survive a power loss")
+    fsync: bool = Field(default=False, description="sync each commit to disk, so that a power loss cannot undo it")
 
 
 class TrainConfig(Experiment, Execution, Deployment):
-    """The whole configuration of a training run; a value that is no field is an option of its algorithm.
+    """The whole configuration of a training run. A value that is no field is an option of the algorithm.
+
+    The fields are the options of ``roundweave train`` under the same names.
 
     Raises:
-        UsageError: A value is wrong, or there is no such field or option; the line names the nearest.
+        UsageError: A value is wrong, or a field or option is unknown. The message names the nearest one.
 
     Example:
         >>> config = rw.TrainConfig(data="digits", algorithm="fed_prox", mu=0.1, split="shards:2", rounds=10)
@@ -167,17 +173,17 @@ class TrainConfig(Experiment, Execution, Deployment):
     known: ClassVar[Mapping[str, FieldInfo]] = EVERY_OPTION
 
     address: str | None = Field(
-        default=None, description="where the run lies that goes on; default: by its name under the root"
+        default=None, description="address of the run to resume; default: found by its name under the root"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _with_options(cls, values: Any) -> Any:
-        """Move values that are no fields into the algorithm's table, where they replace options of the same name.
+        """Move values that are no fields into the algorithm's table. They replace options of the same name there.
 
         ``lr = 0.1`` beside ``algorithm = "fed_avg"`` means ``algorithm = {name = "fed_avg", lr = 0.1}``. Values
-        that no algorithm takes stay where they are, unless the algorithm is a user's function, which may take any
-        option. Plugins add what the values imply.
+        that no algorithm takes stay, unless the algorithm is a user's function, which may take any option. Plugins
+        add what the values imply.
         """
         if not isinstance(values, dict):
             return values
@@ -195,5 +201,5 @@ class TrainConfig(Experiment, Execution, Deployment):
 
     @property
     def loading(self) -> Loading:
-        """How examples are prepared where they are used, and how many of them are held; raises `CodeError`."""
+        """How examples are prepared where they are used, and how many are held in memory. Raises `CodeError`."""
         return replace(super().loading, workers=self.loader_workers, memory=self.data_memory)

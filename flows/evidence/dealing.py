@@ -14,9 +14,9 @@ from roundweave.tasks.data.partitions import Partitions
 
 
 def deal_again(run: StoredRun, root: Where, trust: bool) -> Partitions:
-    """The data of a run and their split, loaded again; raises `DataError` where they are not the same."""
+    """Return the data of a run and their split, loaded again. Raises `DataError` if they are not the same."""
     if run.algorithm == "merge" or run.config.get("data") is None:
-        raise UsageError(f"{run.name} was made of networks, not of examples")
+        raise UsageError(f"{run.name} is a merge of networks, and has no examples")
     recorded = Dealing.of(run.config)
     check_trust(run, root, trust, recorded, ("data",))
     dealt = deal(recorded, meaning=Meaning.recorded(run.attributes["data"]))

@@ -23,11 +23,12 @@ from roundweave.tasks.rounds.evidence.results import difference_as_json
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Where two runs first differ: `config` names fields of their experiments, `round` is the first such round.
+    """The first difference of two runs.
 
-    `what` names the part of the round that differs, `tensor` the part's first differing tensor, and `largest` is
-    the largest absolute difference of two numbers in it, None if unknown. `detail` says more. `compared` rounds
-    were equal, with all updates if `digested`: records have no digests of those that were not stored.
+    `config` names the fields of the experiments that differ, and `round` is the first round that differs. `what`
+    names the part of the round that differs, `tensor` the first differing tensor of that part, and `largest` its
+    largest absolute difference, None if unknown. `detail` says more. `compared` rounds were equal, including all
+    updates if `digested`: records have no digests of updates that were not stored.
     """
 
     what: str = ""
@@ -42,16 +43,16 @@ class RunDifference:
 
     @property
     def equal(self) -> bool:
-        """Whether experiments, states, and what both runs recorded of updates are the same, to the bit."""
+        """Whether experiments, states and recorded updates are equal to the bit."""
         return not self.config and self.round is None
 
     def summary(self) -> dict[str, Any]:
-        """All fields as a JSON object."""
+        """Return all fields as a JSON object."""
         return asdict(self) | {"largest": difference_as_json(self.largest), "equal": self.equal}
 
     @property
     def lines(self) -> list[str]:
-        """Lines that name each differing field, and the first differing round and tensor."""
+        """Return lines that name each differing field, and the first differing round and tensor."""
         if self.equal:
             said = f"experiment, updates and states of {self.compared} rounds"
             if not self.digested:
@@ -70,20 +71,20 @@ class RunDifference:
 
 
 def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None = None) -> RunDifference:
-    """Find the first round, and in it the first tensor, in which two runs differ.
+    """Find the first round, and in the round the first tensor, in which two runs differ.
 
-    Times, workers and scores are ignored. A round whose record is lost in one of them differs.
+    Times, workers and scores are ignored. A round whose record is lost in one run counts as different.
 
     Args:
         first: A run, its name or its address.
-        second: The run to compare it with.
-        root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
+        second: The other run.
+        root: The folder or address of the runs. The default is ``$ROUNDWEAVE_ROOT``, or else ``runs``.
 
     Returns:
-        What differs; it is ``equal`` if nothing does.
+        The difference. Its property ``equal`` is True if nothing differs.
 
     Raises:
-        NotARun: There is no such run.
+        NotARun: A run does not exist.
 
     Example:
         >>> rw.diff("first", "second").equal
@@ -108,7 +109,7 @@ def diff(first: StoredRun | Where, second: StoredRun | Where, root: Where | None
 
 
 def _fields(one: StoredRun, other: StoredRun) -> Iterator[str]:
-    """The fields in which the recorded experiments differ, as ``field old -> new``."""
+    """Return the fields in which the recorded experiments differ, as ``field old -> new``."""
     if "merge" in (one.algorithm, other.algorithm):
         for name in differing(one.config, other.config):
             if name not in ("name", "root"):
@@ -120,7 +121,7 @@ def _fields(one: StoredRun, other: StoredRun) -> Iterator[str]:
 
 
 def _in_round(one_run: StoredRun, other_run: StoredRun, number: int) -> RunDifference:
-    """The first difference of a round: an update, the state, the split, the partitions' carry, the server."""
+    """Return the first difference of a round: an update, the state, the split, the carry, the server."""
     try:
         first, second = one_run.round(number), other_run.round(number)
     except (RoundMissing, StoreDamaged) as error:
@@ -145,9 +146,11 @@ def _in_round(one_run: StoredRun, other_run: StoredRun, number: int) -> RunDiffe
 
 
 def _in_update(first: Round, second: Round, partition: int) -> RunDifference | None:
-    """The difference of one partition: of its update, its weight or refusal, or how its units were matched."""
+    """Return the difference of one partition: its update, weight, refusal or match of units."""
     one, other = first.commit.updates.get(partition), second.commit.updates.get(partition)
-    what = f"the update of partition {partition}"
+    alike = first.partition_names == second.partition_names
+    called = f"partition {first.partition_names[partition] if alike else partition}"
+    what = f"the update of {called}"
     if one is None or other is None:
         return RunDifference(what, detail="it took part in one of them")
     if one.digest and other.digest and one.digest != other.digest:
@@ -156,7 +159,7 @@ def _in_update(first: Round, second: Round, partition: int) -> RunDifference | N
         said = [record.refused or f"accepted with weight {record.weight}" for record in (one, other)]
         return RunDifference(what, detail=" or ".join(said))
     if one.match != other.match:
-        units = f"how the units of partition {partition} were matched"
+        units = f"how the units of {called} were matched"
         return _in_tensors(units, first, second, lambda round: match_tensors(round.match(partition)))
     return None
 
@@ -164,9 +167,9 @@ def _in_update(first: Round, second: Round, partition: int) -> RunDifference | N
 def _in_tensors(
     what: str, first: Round, second: Round, read: Callable[[Round], Mapping[str, torch.Tensor]]
 ) -> RunDifference:
-    """The first differing tensor of those that `read` gives for both rounds.
+    """Return the first differing tensor of those that `read` gives for both rounds.
 
-    If tensors can no longer be read, the result only says so.
+    If tensors can no longer be read, the result says only that.
     """
     try:
         one, other = read(first), read(second)

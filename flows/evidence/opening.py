@@ -27,11 +27,11 @@ from roundweave.tasks.executors.base import Executor
 class OfRun(Location):
     """The run whose rounds are computed again, and where; nothing of its recorded execution is used."""
 
-    run: str = Field(description="the run's name, or its address")
+    run: str = Field(description="name or address of the run")
     data: NamedOrOwn | EachOwn | None = Field(
-        default=None, description="where the same examples lie now; default: as recorded"
+        default=None, description="present location of the same examples; default: as recorded"
     )
-    trust: bool = Field(default=False, description="run the code kept in a store outside the root")
+    trust: bool = Field(default=False, description="execute code that is stored with a run outside the root")
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -45,11 +45,11 @@ def examples_wanted() -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(f"{error}; where the run's examples lie elsewhere now, say so with --data") from error
+        raise DataError(f"{error}; if the run's examples have moved, name their place by --data") from error
 
 
 def recorded_training(run: StoredRun, config: OfRun, **changes: Any) -> TrainConfig:
-    """The configuration of a run's experiment, with changes, and of where it is computed again.
+    """Return the configuration of a run's experiment, with changes, and of where it is computed again.
 
     Raises `UsageError` for a merge, and for foreign code that needs `trust`.
     """
@@ -59,7 +59,7 @@ def recorded_training(run: StoredRun, config: OfRun, **changes: Any) -> TrainCon
 
 
 def plan_again(run: StoredRun, config: OfRun, **changes: Any) -> Plan:
-    """The plan of a stored run's rounds, as recorded but for changes; raises `RoundweaveError`."""
+    """Return the plan of a stored run's rounds, as recorded but for changes. Raises `RoundweaveError`."""
     training = recorded_training(run, config, **changes)
     forget_examples()  # that may have been read before their files changed
     plan = plan_rounds(training, run)

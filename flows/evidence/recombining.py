@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from roundweave.flows.config.algorithms import Parts, Recombined
-from roundweave.flows.config.base import Integers
+from roundweave.flows.config.base import PartitionsGiven
 from roundweave.flows.config.recorded import check_examples
 from roundweave.flows.evidence.opening import OfRun, described_again, examples_wanted, plan_again
 from roundweave.flows.planning.describing import Described, describe
@@ -34,19 +34,21 @@ from roundweave.tasks.rounds.evidence.recombining import (
 
 
 class RecombineConfig(Parts, OfRun):
-    """Which stored rounds to reduce again, and how; `name` is a new run to store one of the results in.
+    """The stored rounds to reduce again, the parts to use, and the `name` of a new run for the result.
 
     Raises:
-        UsageError: A value is wrong, or there is no such field; the line names the nearest.
+        UsageError: A value is wrong, or a field is unknown. The message names the nearest field.
 
     Example:
         >>> config = rw.RecombineConfig(run="first", round=2, reduce="trimmed_mean:1", without=(3,))
     """
 
     round: WhichRound | None = Field(
-        default=None, description="a round's number, last or best; default: each on its own"
+        default=None, description="round to recombine: a number, last or best; default: each round on its own"
     )
-    without: Integers = Field(default=(), description="partitions whose updates are left out, as 3,7")
+    without: PartitionsGiven = Field(
+        default=(), description="partitions to leave out, by number or name, such as 3,berlin"
+    )
 
     @model_validator(mode="after")
     def _one_is_kept(self) -> RecombineConfig:
@@ -57,9 +59,9 @@ class RecombineConfig(Parts, OfRun):
 
 @examples_wanted()
 def recombine(config: RecombineConfig) -> Recombination:
-    """Reduce stored rounds again, with another reduce or apply, or without some partitions; no training.
+    """Reduce stored rounds again, with another reduce or apply, or without some partitions. Nothing is trained.
 
-    Prefect has no part in it, and with the executor ``inline`` Dask has none either.
+    The function needs no Prefect, and no Dask with the executor ``inline``.
 
     Args:
         config: The run, its rounds, the parts and partitions, and the name of a new run for one of the results.
@@ -68,9 +70,9 @@ def recombine(config: RecombineConfig) -> Recombination:
         For each round the digest and the scores of the new state, beside the recorded ones.
 
     Raises:
-        UsageError: The request does not fit the run; nothing was started.
-        RoundPruned: The updates that it needs are not stored any more.
-        RoundweaveError: The store or the cluster failed, as the line says.
+        UsageError: The request does not fit the run. Nothing was started.
+        RoundPruned: Updates that are needed are no longer stored.
+        RoundweaveError: The store or the cluster failed; the message says why.
 
     Example:
         >>> config = rw.RecombineConfig(run="first", round=2, reduce="median", executor="inline")
@@ -79,9 +81,9 @@ def recombine(config: RecombineConfig) -> Recombination:
     run = open_stored(config.run, config.root)
     if config.name and is_run(address := run_address(config.root, config.name)):
         raise UsageError(f"{address} exists already; keep the round under another name")
-    rounds = _rounds(run, config)
+    rounds, without = _rounds(run, config), frozenset(map(run.find_partition, config.without))
     plan = plan_again(run, config, **_with_parts(run, config))
-    _check_without(run, rounds, config.without, plan.config.quorum)
+    _check_left(run, rounds, without, plan.config.quorum)
     states = all(run.absent.has_state(number - before) for number in rounds for before in (0, 1))
     whole = states and all(map(run.absent.has_update, rounds))
     # What is not stored is computed again with the recorded parts.
@@ -90,7 +92,7 @@ def recombine(config: RecombineConfig) -> Recombination:
         work = described.work
         check_examples(run, described.description.recorded)
         recorded = describe(as_recorded, executor.gather).work if as_recorded else work
-        subject = Recombining(work, recorded, full_address(run.address), rounds, frozenset(config.without))
+        subject = Recombining(work, recorded, full_address(run.address), rounds, without)
         numbers, again = range(len(rounds)), partial(recombine_stored, subject)
         if work.partitions.placement.stays:  # examples are scored there
             results = tuple(again(number, executor.gather) for number in numbers)
@@ -101,7 +103,7 @@ def recombine(config: RecombineConfig) -> Recombination:
 
 
 def _rounds(run: StoredRun, config: RecombineConfig) -> tuple[int, ...]:
-    """The numbers of the rounds to reduce; each has its own record and that of the round before it."""
+    """Return the numbers of the rounds to reduce. Each has its own record and the record of the round before."""
     whole = set(run.committed)
     if config.round is None:
         rounds = tuple(number for number in run.committed if number - 1 in whole)
@@ -110,29 +112,25 @@ def _rounds(run: StoredRun, config: RecombineConfig) -> tuple[int, ...]:
         return rounds
     number = run.round(config.round).number
     if number == 0:
-        raise UsageError("round 0 is the initial state, which was reduced from nothing; name a later one")
+        raise UsageError("round 0 is the initial state, which has no updates to reduce; name a later round")
     return (run.round(number - 1).number + 1,)
 
 
 def _with_parts(run: StoredRun, config: RecombineConfig) -> dict[str, Any]:
-    """The change of the recorded configuration by which it has the parts that are given, if any."""
+    """Return the changes of the recorded configuration that replace its parts, if any are given."""
     own = Recombined(**run.config.get("recombined") or {})
     return {"recombined": own.model_copy(update=parts)} if (parts := config.recorded()) else {}
 
 
-def _check_without(run: StoredRun, rounds: tuple[int, ...], without: tuple[int, ...], quorum: int) -> None:
-    """Raise `UsageError` for an unknown partition, or if too few accepted updates are left in a round."""
-    if absent := sorted(set(without) - {*range(run.partitions)}):
-        raise UsageError(
-            f"{run.name} has no partition {listed(absent)}; it has partitions 0 to {run.partitions - 1}"
-        )
+def _check_left(run: StoredRun, rounds: tuple[int, ...], without: frozenset[int], quorum: int) -> None:
+    """Raise `UsageError` if a round has too few accepted updates left."""
     for number in rounds:
         accepted = run.round(number).commit.accepted
-        left = set(accepted) - set(without)
+        left = set(accepted) - without
         if len(left) < quorum:
-            out = f", without {listed(without)} it has {len(left)}" if without else ""
+            out = f", without {listed(without, run.partition_names)} it has {len(left)}" if without else ""
             raise UsageError(
-                f"round {number} accepted {len(accepted)} updates{out}, the quorum is {quorum}; name another"
+                f"round {number} accepted {len(accepted)} updates{out}, the quorum is {quorum}; name another round"
             )
 
 
@@ -143,9 +141,9 @@ def _saved(
     described: Described,
     executor: Executor,
 ) -> str:
-    """Create a run that begins with the state after the only round, as a fork of that round would.
+    """Create a run that begins with the state after the only round, like a fork of that round.
 
-    Returns its address.
+    Returns the address of the new run.
     """
     (number,), config = subject.rounds, described.plan.config
     work = replace(subject.work, before=subject.work.before + number)
@@ -169,7 +167,10 @@ def _saved(
 
 
 def _fingerprint(run: StoredRun, executor: Executor, device: str) -> Fingerprint | None:
-    """The recorded numerics fingerprint; raises `NumericsMismatch` if this executor's machines have another."""
+    """Return the recorded numerics fingerprint.
+
+    Raises `NumericsMismatch` if this executor's machines have another.
+    """
     recorded: Fingerprint | None = run.attributes["fingerprint"]
     for place, present in executor.each(partial(fingerprint, device)).items():
         check_fingerprint(recorded or present, present, place)
@@ -177,7 +178,7 @@ def _fingerprint(run: StoredRun, executor: Executor, device: str) -> Fingerprint
 
 
 def _changed(asked: RecombineConfig, parts: Recombined) -> dict[str, Any]:
-    """The changes of the recorded round, by name, with values for people."""
+    """Return the changes of the recorded round, by name, with values for people."""
     named = {name: getattr(parts, name) for name in ("reduce", "apply") if getattr(asked, name) is not None}
     changed = {name: part.label if isinstance(part, Code) else part for name, part in named.items()}
     return changed | asked.apply_options | ({"without": list(asked.without)} if asked.without else {})

@@ -34,7 +34,7 @@ class Recomputing:
         self._last: dict[int, Contents] = {}
 
     def __call__(self, round: int) -> Contents:
-        """What a round gave; raises `RoundPruned`, which says why it cannot be computed again."""
+        """What a round gave. Raises `RoundPruned`, which says why it cannot be computed again."""
         if round not in self._last:
             try:
                 with examples_wanted():
@@ -63,7 +63,7 @@ class Recomputing:
         return computed
 
     def _checked(self, described: Described, executor: Executor) -> Work:
-        """The run's work; raises `RoundFailed` if its examples or its network are others now."""
+        """Return the run's work. Raises `RoundFailed` if its examples or its network are others now."""
         work, present = described.work, machines(executor, described.work, ())
         self._key = key_differences(self.run, described, present)
         if other := other_network(RoundStore(self.run.address), work, [0]):
@@ -83,7 +83,7 @@ class Recomputing:
 
 
 def open_again(name: Where, root: Where | None) -> StoredRun:
-    """A stored run whose rounds that are not stored are computed again, in this process."""
+    """Return a stored run whose rounds that are not stored are computed again, in this process."""
     address = find_run(name, root)
     return StoredRun(address, Recomputing(address, {"root": root or default_root()}))
 

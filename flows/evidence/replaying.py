@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -70,7 +70,7 @@ class Replay:
         return IDENTICAL if self.identical else KEY_DIFFERS if self.key else DIFFERS
 
     def summary(self) -> dict[str, Any]:
-        """The result as a JSON object, with each round's status and first differing tensor."""
+        """Return the result as a JSON object, with each round's status and first differing tensor."""
         rounds = [_row(result) for result in self.results]
         return {"run": self.run, "identical": self.identical, "key": dict(self.key), "rounds": rounds}
 
@@ -86,7 +86,8 @@ class Replay:
             rounds = listed(result.round for result in self.lacking)
             lines.append(f"not replayed: round {rounds}; {self.lacking[0].lacking}")
         if rounds := listed(result.round for result in self.results if result.raised):
-            partitions = listed(partition for result in self.results for partition in result.raised)
+            raised = (partition for result in self.results for partition in result.raised)
+            partitions = listed(raised, self.results[0].names)
             lines.append(f"not mapped again: partition {partitions} in round {rounds}, as it had raised")
         return [*lines, *(f"not as recorded: {name}: {what}" for name, what in self.key.items())]
 
@@ -110,9 +111,9 @@ class ReplayConfig(OfRun):
     """The configuration of a replay."""
 
     rounds: tuple[int, ...] | Literal["last", "all"] = Field(
-        default="last", description="numbers of rounds, negative ones from the end; all, or the last one"
+        default="last", description="round numbers (negative from the end), or all, or last"
     )
-    sample: int | None = Field(default=None, ge=1, description="so many rounds, evenly spread, the last one too")
+    sample: int | None = Field(default=None, ge=1, description="replay N evenly spread rounds, with the last one")
 
     @model_validator(mode="after")
     def _one_choice(self) -> ReplayConfig:
@@ -141,7 +142,7 @@ def replay(config: ReplayConfig) -> Replay:
 
 
 def _chosen(config: ReplayConfig, stored: StoredRun) -> tuple[int, ...]:
-    """The chosen rounds in ascending order; raises `RoundMissing`, and `UsageError` for round 0."""
+    """Return the chosen rounds in ascending order. Raises `RoundMissing`, and `UsageError` for round 0."""
     if stored.done == 0:
         raise RoundMissing(f"{stored.name} has no round to replay yet, only its initial state")
     if config.sample is None and config.rounds == "last":
@@ -149,13 +150,13 @@ def _chosen(config: ReplayConfig, stored: StoredRun) -> tuple[int, ...]:
     if isinstance(config.rounds, tuple):
         numbers = sorted({stored.round(number).number for number in config.rounds})
         if 0 in numbers:
-            raise UsageError(f"round 0 is the initial state, which no maps made; replay 1 to {stored.done}")
+            raise UsageError(f"round 0 is the initial state, which has no maps; replay 1 to {stored.done}")
         return tuple(numbers)
     return tuple(evenly_spread([number for number in stored.committed if number > 0], config.sample))
 
 
 def evenly_spread(rounds: list[int], sample: int | None) -> list[int]:
-    """At most `sample` of the rounds, evenly spread and including the last; None means all of them.
+    """Return at most `sample` of the rounds, evenly spread and including the last; None means all of them.
 
     >>> evenly_spread([1, 2, 3, 4, 5, 6, 7], 3)
     [2, 4, 7]
@@ -166,7 +167,7 @@ def evenly_spread(rounds: list[int], sample: int | None) -> list[int]:
 
 
 def _replayed(stored: StoredRun, rounds: Sequence[int], described: Described, executor: Executor) -> Replay:
-    """The results of the rounds, which are computed several at once."""
+    """Return the results of the rounds, which are computed several at once."""
     work = described.work
     key = key_differences(stored, described, machines(executor, work, ()))
     # No lease and no writing: the token only tells this reader's tasks from those of others.
@@ -175,13 +176,13 @@ def _replayed(stored: StoredRun, rounds: Sequence[int], described: Described, ex
     results = other_network(attempt.open(), work, rounds)
     for window in replay_windows(rounds if not results else (), job.work.split):
         for result in executor.replay(job, window):
-            results.append(result)
-            notify_progress(len(results), len(rounds), str(result))
+            results.append(replace(result, names=stored.partition_names))
+            notify_progress(len(results), len(rounds), str(results[-1]))
     return Replay(stored.name, key, tuple(results))
 
 
 def other_network(store: RoundStore, work: Work, rounds: Sequence[int]) -> list[RoundResult]:
-    """A result for each round if the network's layout differs from the stored one; else an empty list."""
+    """Return a result for each round if the network's layout differs from the stored one; else an empty list."""
     now, then = work.objective.layout, store.schema.layout
     if now == then:
         return []
@@ -212,7 +213,7 @@ def key_differences(stored: StoredRun, described: Described, machines: Sequence[
 
 
 def _other_machines(attributes: Mapping[str, Any], present: Sequence[Machine]) -> str:
-    """A text that names the places whose numerics fingerprint differs from the recorded one."""
+    """Return a text that names the places whose numerics fingerprint differs from the recorded one."""
     recorded, named = attributes.get("fingerprint"), attributes.get("fingerprints", {})
     if not recorded and not named:
         return "none was recorded, for the run accepts unequal machines"
@@ -225,5 +226,5 @@ def _other_machines(attributes: Mapping[str, Any], present: Sequence[Machine]) -
 
 
 def _other_code(config: TrainConfig) -> str:
-    """A text that names the configuration's functions whose installed package now has another version."""
+    """Return a text that names the configuration's functions whose installed package now has another version."""
     return "; ".join(f"{code.label} is of another version" for code in codes_of(config) if code.now() != code)

@@ -41,16 +41,16 @@ class ScoreConfig(OfRun):
         UsageError: A value is wrong, or there is no such field; the line names the nearest.
     """
 
-    round: WhichRound = Field(default="last", description="a round's number, last or best")
+    round: WhichRound = Field(default="last", description="round to score: a number, last or best")
     data: NamedOrOwn | EachOwn | None = Field(
-        default=None, description="as `roundweave train --data`; default: what the run holds out"
+        default=None, description="examples, named as in `roundweave train --data`; default: the held-out examples"
     )
-    target: str | None = Field(default=None, description="column of a table that is learned; default: as trained")
-    held_out_transform: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as trained")
-    collate: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as trained")
+    target: str | None = Field(default=None, description="column of a table to predict; default: as in training")
+    held_out_transform: NamedOrOwn | None = Field(default=None, description="FILE.py:fn; default: as in training")
+    collate: NamedOrOwn | None = Field(default=None, description="FILE.py:fn of a batch; default: as in training")
     scores: Names | None = Field(default=None, description=f"{', '.join(SCORES)}, FILE.py:fn; default: as trained")
-    device: str | None = Field(default=None, description="cpu, cuda, …; default: as trained")
-    executor: ExecutorName = Field(default="inline", description="inline, or as for training")
+    device: str | None = Field(default=None, description="device: cpu, cuda, …; default: as in training")
+    executor: ExecutorName = Field(default="inline", description="executor of the scoring")
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class RoundScore:
     score: Score
 
     def summary(self) -> dict[str, Any]:
-        """The result as a JSON object."""
+        """Return the result as a JSON object."""
         values = {"loss": self.score.loss, "scores": dict(self.score.values)}
         counts = {"examples": self.score.examples, "left_out": self.score.left_out}
         return {name: value for name, value in vars(self).items() if name != "score"} | values | counts
@@ -95,19 +95,19 @@ def score_round(config: ScoreConfig, run: StoredRun) -> RoundScore:
 
 
 def _on_held_out(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Score | None, Description]:
-    """The score on the examples that the run holds out, which are checked, and their description."""
+    """Return the score on the examples that the run holds out, which are checked, and their description."""
     with described_again(plan_again(run, config), config) as (described, executor):
         work, description = described.work, described.description
         check_examples(run, description.recorded)
         if not description.held_out:
-            raise UsageError(f"{run.name} holds no examples out; give --data to score it on")
+            raise UsageError(f"{run.name} holds out no examples; give --data to score it on")
         store = supply(work, RoundStore(full_address(run.address)))
         _check_network(run, work, round)
         return score_again(work, outcome_of(work, store, round.number), executor.gather, store), description
 
 
 def _on_other(config: ScoreConfig, run: StoredRun, round: Round) -> tuple[Score | None, Description]:
-    """The score on all examples of other data, and their description.
+    """Return the score on all examples of other data, and their description.
 
     Raises `DataError` if they are not like those that the run was trained on, as partitions must be.
     """

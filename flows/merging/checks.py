@@ -45,7 +45,7 @@ def check_means(places: Sequence[str], opened: Sequence[Tensors]) -> None:
 
 
 def alike_in(opened: Sequence[Tensors], config: MergeConfig, name: str) -> bool:
-    """Whether a tensor that the example inputs do not reach fits any order of units, as all networks have it.
+    """Tell whether a tensor that the example inputs do not reach fits any order of units, as all networks have it.
 
     Raises `UsageError` if it does not: units are to be matched that it may read, and nothing tells which.
     """
@@ -74,7 +74,7 @@ def check_rescaled(config: MergeConfig) -> None:
     by_layers = config.average == "mean" and config.wanted(len(config.networks), config.seed) is not None
     other = "" if config.average in ("auto", "best", "mean") else f"average {config.average}"
     if what := "within" if config.within else "weights by layers or below 0" if by_layers else other:
-        raise UsageError(f"without BatchNorm, repair is for the plain mean, and not for {what}; leave repair out")
+        raise UsageError(f"without BatchNorm, repair needs the plain mean, not {what}; leave repair out")
 
 
 def _check_out(config: MergeConfig, out: str) -> None:
@@ -82,7 +82,7 @@ def _check_out(config: MergeConfig, out: str) -> None:
     if not is_folder(out):
         check_place(out, config.force)
     elif not config.folders and not config.adapters:
-        raise UsageError(f"{out} is to be a folder, whose {CONFIG} none of the networks has; give --out FILE")
+        raise UsageError(f"no network has a {CONFIG} for the folder {out}; give --out FILE")
     else:
         check_folder(out, config.force)
 
@@ -96,5 +96,5 @@ def check_adapters(config: MergeConfig) -> None:
     plain = (config.average or "mean", config.match or "none") == ("mean", "none") and not any(given)
     plain = plain and config.wanted(len(config.networks), config.seed) is None
     if not plain or not (config.out and is_folder(config.out)):
-        raise UsageError("adapters have a mean, and nothing else: give --out FOLDER and coefficients alone")
+        raise UsageError("adapters can only be averaged: give --out FOLDER and coefficients alone")
     adapter_config([*map(Path, config.adapters)])

@@ -65,7 +65,7 @@ class Choice:
 
 @reported_step("score")
 def score_networks(executor: Executor, gallery: Gallery, blends: Mapping[str, Blend]) -> dict[str, Score]:
-    """The held-out scores of blends of networks by name, computed by a map over the blends.
+    """Return the held-out scores of blends of networks by name, computed by a map over the blends.
 
     Raises `DataError` if one has no finite loss on the held-out examples.
     """
@@ -77,7 +77,7 @@ def score_networks(executor: Executor, gallery: Gallery, blends: Mapping[str, Bl
 
 
 def choose(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) -> Choice:
-    """The candidate that the configuration asks for, distilled if it says so; with auto, if that is better.
+    """Return the candidate that the configuration asks for, distilled if it says so; with auto, if that is better.
 
     Candidates that are solved or distilled are written to files in the folder.
     """
@@ -96,7 +96,7 @@ def choose(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) 
 
 
 def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: str) -> Choice:
-    """The average that the configuration asks for, or the best point of the path between two networks."""
+    """Return the average that the configuration asks for, or the best point of the path between two networks."""
     config = plan.config
     mean = Blend(networks.places, config.shares(len(networks.states)))
     by_recipe = replace(mean, recipe=plan.recipe, base=networks.base_place)
@@ -126,7 +126,7 @@ def _averaged(executor: Executor, plan: MergePlan, networks: Aligned, folder: st
 
 
 def _unscored(executor: Executor, plan: MergePlan, networks: Aligned, blend: Blend) -> Choice:
-    """The average that the configuration asks for, without data; of Gram matrices in files it is solved."""
+    """Return the average that the configuration asks for, without data; of Gram matrices in files it is solved."""
     config, reported = plan.config, _reported(plan, blend.coefficients)
     name = f"{MERGED}, {config.average}"
     if config.average != "regmean":
@@ -147,7 +147,7 @@ def _reported(plan: MergePlan, coefficients: Sequence[float]) -> tuple[float, ..
 def _compare(
     executor: Executor, plan: MergePlan, candidates: Mapping[str, Blend], means: Mapping[str, Blend]
 ) -> tuple[dict[str, Score], dict[str, list[Score]]]:
-    """The scores of networks as they came, their ensemble and the candidates, and of the paths of means."""
+    """Return the scores of networks as they came, their ensemble and the candidates, and of the paths of means."""
     assert plan.gallery is not None
     config, count = plan.config, len(plan.places)
     parents = {
@@ -163,7 +163,7 @@ def _compare(
 
 
 def _at(blend: Blend, step: float) -> Blend:
-    """The blend at a point of the path from the first network, 0, to the second, 1."""
+    """Return the blend at a point of the path from the first network, 0, to the second, 1."""
     return replace(blend, coefficients=(1 - step, step))
 
 
@@ -198,7 +198,7 @@ def _check_layers(asked: Sequence[str], layers: Mapping[str, Layer]) -> None:
 def _permuted_grams(
     executor: Executor, plan: MergePlan, networks: Aligned, layers: Mapping[str, Layer]
 ) -> list[dict[str, torch.Tensor]]:
-    """The Gram matrices of each network's own examples, in the aligned order of units."""
+    """Return the Gram matrices of each network's own examples, in the aligned order of units."""
     of_each = partial(grams_of, plan.architecture, plan.own, plan.places, opened=open_run)
     given = plan.grams or executor.gather(of_each, range(plan.count))
     pairs = zip(given, networks.orders, strict=True)
@@ -207,7 +207,7 @@ def _permuted_grams(
 
 @reported_step("weigh")
 def weigh_networks(executor: Executor, plan: MergePlan, networks: Aligned, mean: Blend, out: str) -> Blend:
-    """The mean weighted by each network's Fisher information, in the file `out`."""
+    """Return the mean weighted by each network's Fisher information, in the file `out`."""
     assert plan.gallery is not None  # a plan without examples was refused
     given = executor.gather(partial(fisher_of, plan.gallery, plan.own, plan.places), range(len(plan.places)))
     fishers = [
@@ -230,7 +230,7 @@ def distil_networks(executor: Executor, plan: MergePlan, start: str, out: str) -
 
 
 def blend_tensors(plan: MergePlan, networks: Aligned, blend: Blend) -> Tensors:
-    """The named tensors of a blend, read or computed one by one where that is possible."""
+    """Return the named tensors of a blend, read or computed one by one where that is possible."""
     units, first = plan.units, networks.states[0]
     if blend.repair and plan.gallery is not None:
         with pinned(0, threads=1):

@@ -39,7 +39,7 @@ TITLE = "merge"
 
 @reported_step("observe")
 def observe_units(executor: Executor, plan: MergePlan, gallery: Gallery) -> dict[Piece, Moments]:
-    """The moments of the networks' activations, computed by a map over blocks of examples.
+    """Return the moments of the networks' activations, computed by a map over blocks of examples.
 
     Raises `UsageError` if the blocks hold too few examples.
     """
@@ -81,7 +81,7 @@ def workspace(plan: MergePlan) -> Iterator[str]:
 
 
 def aligned(plan: MergePlan, orders: Sequence[Permutation], folder: str) -> Aligned:
-    """The networks in these orders. For scoring they are written to files in the folder."""
+    """Return the networks in these orders. For scoring they are written to files in the folder."""
     states, count = plan.every_state, plan.count
     if plan.config.match != "none":
         states = [
@@ -96,7 +96,7 @@ def aligned(plan: MergePlan, orders: Sequence[Permutation], folder: str) -> Alig
 
 
 def _written(states: Sequence[LazyTensors], folder: str) -> tuple[str, ...]:
-    """The files in a new or empty folder to which networks are written, for workers to read them."""
+    """Return the files in a new or empty folder to which networks are written, for workers to read them."""
     Path(folder).mkdir(exist_ok=True)
     places = tuple(f"{folder}/{number}.pt" for number in range(len(states)))
     for place, state in zip(places, states, strict=True):

@@ -99,12 +99,11 @@ class MergePlan:
     workers need to build, read and observe the networks; None without data. `own` has for each network the
     examples that it was trained on; empty without data. `grams` are the networks' Gram matrices, if files of them
     are given, and `inputs` are example inputs. `spectral` and `normed` say whether the networks have spectral
-    norms and BatchNorm.
-    `expected` outlines their tensors, and `names` has the names that tensors of the first folder have in the
-    network, where they are others; `orders` has those of rows, if tokenizers or labels differ. `model` is None
-    where tensors are merged by their names alone. `recipe` says how each tensor is averaged, if it is not the
-    plain mean. After the networks `every_state` and `every_place` have the base from which all were trained, if
-    the recipe takes one. `meaning` is that of the merged network's inputs and outputs.
+    norms and BatchNorm. `expected` outlines their tensors, and `names` has the names that tensors of the first
+    folder have in the network, if they are others; `orders` has those of rows, if tokenizers or labels differ.
+    `model` is None if tensors are merged by their names alone. `recipe` says how each tensor is averaged, if it is
+    not the plain mean. After the networks `every_state` and `every_place` have the base from which all were
+    trained, if the recipe takes one. `meaning` is that of the merged network's inputs and outputs.
     """
 
     config: MergeConfig
@@ -166,7 +165,7 @@ class Opened:
 
     `given` is the configuration as it was given; in `config` the runs have filled in what is missing. `types` has
     the type of each tensor by name, if none is given. `orders` and `names` are those of `MergePlan`. `every_run`
-    has the runs of networks and base, None for files; it is empty where none is asked.
+    has the runs of networks and base, None for files; it is empty if none is asked.
     """
 
     given: MergeConfig
@@ -183,7 +182,7 @@ class Opened:
         return self.every_run[: len(self.given.networks)]
 
     def named_as_in(self, network: nn.Module) -> Opened:
-        """The same with the network's names of tensors, and with rows in one order."""
+        """Return the same with the network's names of tensors, and with rows in one order."""
         each = [names_in_network(network, tensors) for tensors in self.tensors]
         base = self.config.networks.index(self.config.folders[0]) if self.config.folders else 0
         alike = [renamed(tensors, names) for tensors, names in zip(self.tensors, each, strict=True)]
@@ -193,7 +192,7 @@ class Opened:
         return replace(self, orders=orders, names=each[base]).holding(alike)
 
     def holding(self, tensors: Sequence[Tensors]) -> Opened:
-        """The same with other tensors, of types of their own."""
+        """Return the same with other tensors, of types of their own."""
         return replace(self, tensors=tensors, types=self.types and types_of(tensors))
 
 
@@ -229,7 +228,7 @@ def plan_merge(config: MergeConfig) -> MergePlan:
 
 
 def _plan_matched(opened: Opened) -> MergePlan:
-    """The plan of a merge that knows how the networks compute."""
+    """Return the plan of a merge that knows how the networks compute."""
     config, known, runs, as_saved = opened.given, opened.config, opened.runs, opened.tensors
     found = subject(known, min(config.blocks, max(1, config.examples // BATCH)), as_saved[0])
     model = found.objective.model
@@ -267,7 +266,7 @@ def _plan_matched(opened: Opened) -> MergePlan:
 
 
 def _plan_slices(config: MergeConfig, tensors: Mapping[str, Tensors]) -> MergePlan:
-    """The plan of a network whose layers are those of slices of others, in the first one's place."""
+    """Return the plan of a network whose layers are those of slices of others, in the first one's place."""
     folders = [*map(Path, config.every_folder)]
     listed = set.intersection(*(by_layer(whole_config(folder)) for folder in folders)) if folders else set()
     # Where the kind of each layer is listed, nothing else says which it is.
@@ -315,7 +314,9 @@ def _fitted(
     expected: Tensors,
     values: bool = True,
 ) -> MergePlan:
-    """The plan of networks that have the `expected` tensors; raises `CheckpointError` for one that has others.
+    """Return the plan of networks that have the `expected` tensors.
+
+    Raises `CheckpointError` for one that has others.
 
     With `values` all tensors are read, to see that they are finite.
     """
@@ -337,7 +338,10 @@ def _fitted(
 
 
 def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -> Recipe | None:
-    """The recipe of all tensors, of which those with an alias are named by the first; raises `UsageError`."""
+    """Return the recipe of all tensors, of which those with an alias are named by the first.
+
+    Raises `UsageError`.
+    """
     wanted = config.wanted(len(config.networks), config.seed)
     names = [name for name in units.tensors if name not in units.aliases]
     if wanted is None:
@@ -348,13 +352,13 @@ def _recipe(config: MergeConfig, network: nn.Module | None, units: UnitGroups) -
 
 
 def _is_quick(config: MergeConfig, network: nn.Module) -> bool:
-    """Whether solving the layers takes seconds or few minutes."""
+    """Tell whether solving the layers takes seconds or few minutes."""
     sizes = [parameter.numel() for parameter in network.parameters() if parameter.ndim > 1]
     return sum(sizes) * len(sizes) * config.examples * len(config.networks) <= QUICK
 
 
 def _decided(config: MergeConfig, network: nn.Module) -> MergeConfig:
-    """The configuration with defaults for `match`, `average` and `repair`."""
+    """Return the configuration with defaults for `match`, `average` and `repair`."""
     data = config.data is not None
     one_to_one = config.soft is None and not config.within
     average = config.average or ("auto" if data and one_to_one and _is_quick(config, network) else "mean")

@@ -56,7 +56,7 @@ class Origin:
 
     @classmethod
     def of(cls, run: StoredRun) -> Origin:
-        """What is recorded in a run, read once."""
+        """Return what is recorded in a run, read once."""
         fields = {field: value for field, value in run.config.items() if value is not None}
         fields["seed"] = fields.get("split_seed", fields["seed"])  # by which examples are held out
         return cls(run, fields)
@@ -73,13 +73,13 @@ class Origin:
         return Architecture(**{name: value for name, value in self.fields.items() if name in names})
 
     def decisive(self, field: str) -> Any:
-        """The value of a field; of the user's code what decides its behaviour, wherever it lies."""
+        """Return the value of a field; of the user's code what decides its behaviour, wherever it lies."""
         value = getattr(self.own, field)
         return value.digest if isinstance(value, Code) else value
 
 
 def recorded_in(networks: Sequence[str], root: Where, union: bool = False) -> list[Origin | None]:
-    """The runs of networks that are stored rounds; None for files.
+    """Return the runs of networks that are stored rounds; None for files.
 
     Raises `DataError` if what two networks know by one number has another name in their runs: it has no mean. In a
     `union` of labels these may differ.
@@ -123,12 +123,12 @@ def names_of(networks: Sequence[str], runs: Sequence[Origin | None]) -> dict[str
 
 
 def _numbers(run: StoredRun) -> tuple[str, ...]:
-    """The numbers of labels without names, of which some may not occur; none if targets are no labels."""
+    """Return the numbers of labels without names, of which some may not occur; none if targets are no labels."""
     return tuple(map(str, range(run.attributes["data"].get("target_classes", 0))))
 
 
 def _of_transformers(own: Architecture) -> tuple[str, ...]:
-    """The names of labels in the configuration of a network of transformers; none if nobody named them."""
+    """Return the names of labels in the configuration of a network of transformers; none if nobody named them."""
     labels = (own.model_options or {}).get(NAMES)
     numbered = sorted(labels.items(), key=lambda each: int(each[0])) if isinstance(labels, dict) else ()
     names = tuple(str(name) for _, name in numbered)
@@ -193,7 +193,7 @@ def of_type(config: AnyArchitecture, opened: Sequence[Tensors]) -> tuple[AnyArch
 
 
 def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | None]) -> list[dict[str, Any]]:
-    """The fields that say which data each network was trained on, and the seed of what it held out.
+    """Return the fields that say which data each network was trained on, and the seed of what it held out.
 
     They are those that are given in `config`, for all or for each, else those of its run, else those of `known`.
     """
@@ -206,36 +206,37 @@ def own_data(config: Architecture, known: Architecture, runs: Sequence[Origin | 
 
 
 def known_meaning(config: MergeConfig, runs: Sequence[Origin | None], data: Description | None) -> Meaning:
-    """What the merged network's inputs and outputs mean, as the data or else the runs say."""
+    """Return what the merged network's inputs and outputs mean, as the data or else the runs say."""
     named = names_of(config.networks, runs)
     classes, columns = (next(iter(named[what].values()), ()) for what in ("class", "column"))
     return data.meaning if data else Meaning(classes, columns, next((run.meaning.kind for run in runs if run), ""))
 
 
 def own_models(config: Architecture, runs: Sequence[Origin | None]) -> list[Architecture]:
-    """The models with which the networks' runs were trained; none if the user gives the model."""
+    """Return the models with which the networks' runs were trained; none if the user gives the model."""
     given = {"model", "model_options"} & config.model_fields_set
     return [] if given else [run.own for run in runs if run and run.own.model is not None]
 
 
 def orders_of_folders(config: MergeConfig) -> tuple[RowOrder, ...]:
-    """How rows of tokens and labels are put in order; empty if all have the same, or files do not say which."""
+    """Return how rows of tokens and labels are put in order.
+
+    Empty if all have the same, or files do not say which.
+    """
     if config.folders != config.networks:
         if config.vocabulary:
-            raise UsageError("vocabulary is for folders, which say what their tokens are; leave it out")
+            raise UsageError("vocabulary needs folders, which list their tokens; leave it out")
         if config.labels and (config.labels == "first" or not all(map(stored_round, config.networks))):
             raise UsageError(
                 "labels is for folders, which say what their labels are, and labels = union for runs; leave it out"
             )
         return ()
     if config.vocabulary == "base" and len(config.every_folder) == len(config.folders):
-        raise UsageError("vocabulary = base is that of a base network in a folder; give --base FOLDER")
+        raise UsageError("vocabulary = base needs a base network in a folder; give --base FOLDER")
     folders = [*map(Path, config.every_folder)]
     modules = [modules_beside(folder) for folder in folders]
     if other := next((folder for folder, each in zip(folders, modules, strict=True) if each != modules[0]), None):
-        raise CheckpointError(
-            f"{other} has other modules than {folders[0]}, as modules.json names them; give both one"
-        )
+        raise CheckpointError(f"{other} and {folders[0]} differ in modules.json; give both the same modules")
     tokens = find_vocabulary(folders, [whole_config(folder) for folder in folders], config.vocabulary)
     labels = find_labels(folders, [checked_config(folder) for folder in folders], config.labels)
     if labels or (tokens and config.vocabulary != "base"):
@@ -251,7 +252,7 @@ def orders_of_folders(config: MergeConfig) -> tuple[RowOrder, ...]:
 def orders_of_runs(
     config: MergeConfig, runs: Sequence[Origin | None], data: Description | None, model: ModelSpec
 ) -> tuple[RowOrder, ...]:
-    """How rows of labels of runs are put in the order of all their data; empty where it is that of each.
+    """Return how rows of labels of runs are put in the order of all their data; empty if it is that of each.
 
     Raises `DataError` and `UsageError` if the labels, or columns, of the data and the runs do not go together.
     """

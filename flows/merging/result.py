@@ -39,7 +39,7 @@ class MergeResult:
     average: str = "mean"
     run: Run | None = None
     scores: dict[str, Score] = field(default_factory=dict)
-    paths: dict[str, list[Score]] = field(default_factory=dict)
+    paths: dict[str, list[Score]] = field(default_factory=dict, repr=False)
     coefficients: tuple[float, ...] = ()
     moved: tuple[float, ...] = ()
     function_error: float = 0.0
@@ -59,7 +59,7 @@ class MergeResult:
         return {name: barrier(each, losses["plain mean"]) for name, each in losses.items()}
 
     def summary(self) -> dict[str, Any]:
-        """All numbers as a JSON object."""
+        """Return all numbers as a JSON object."""
         plain = ("coefficients", "moved", "function_error", "coverage", "free_units", "pinned_units")
         return {
             "run": self.run and self.run.name,
@@ -74,7 +74,7 @@ class MergeResult:
         }
 
     def figure(self) -> Figure:
-        """A figure of loss and accuracy along the paths between two networks."""
+        """Return a figure of loss and accuracy along the paths between two networks."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(9, 3.7), layout="constrained")

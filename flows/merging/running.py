@@ -11,17 +11,20 @@ from roundweave.flows.serving.ahead import ahead, reachable
 
 
 def merge(config: MergeConfig) -> MergeResult:
-    """Merge networks that were trained apart as a Prefect flow, after matching their hidden units.
+    """Match the hidden units of networks that were trained apart, and merge the networks.
+
+    The merge is a Prefect flow.
 
     Args:
-        config: The networks, how to match them, and where the merged one goes.
+        config: The networks, how to match them, and the place of the merged network.
 
     Returns:
-        The scores of parents, plain mean and merged network, and the run or the file that has the merged network.
+        The scores of the parents, the plain mean and the merged network, and the run or file of the merged
+        network.
 
     Raises:
-        UsageError: The networks cannot be merged; nothing was started.
-        RoundweaveError: A checkpoint, the store or the cluster failed, as the line says.
+        UsageError: The networks cannot be merged. Nothing was started.
+        RoundweaveError: A checkpoint, the store or the cluster failed; the message says why.
 
     Example:
         >>> result = rw.merge(rw.MergeConfig(networks=("first@-1", "first@1"), executor="inline"))

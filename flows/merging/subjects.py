@@ -76,12 +76,12 @@ class Subject:
 
 
 def kept_code(config: AnyArchitecture) -> AnyArchitecture:
-    """The configuration with references to the user's functions replaced by their source."""
+    """Return the configuration with references to the user's functions replaced by their source."""
     return config.model_copy(update=with_source(config, config.model))
 
 
 def subject(config: Architecture, blocks: int = 1, tensors: Tensors | None = None) -> Subject:
-    """The network of a configuration that went through `kept_code`, tried once on example inputs.
+    """Return the network of a configuration that went through `kept_code`, tried once on example inputs.
 
     The examples are split into `blocks`. Without data a built-in model has as many outputs as the `tensors` of a
     network show. Raises `UsageError` if neither data nor the inputs' shape are given.
@@ -105,7 +105,7 @@ def subject(config: Architecture, blocks: int = 1, tensors: Tensors | None = Non
 
 
 def _described(partitions: Partitions) -> tuple[Partitions, Description]:
-    """Data sets with labels numbered alike, and what is known of all; raises `DataError` for different names.
+    """Data sets with labels numbered alike, and what is known of all. Raises `DataError` for different names.
 
     Other than partitions they need not be of one kind: images may have other sizes.
     """
@@ -118,7 +118,7 @@ def _described(partitions: Partitions) -> tuple[Partitions, Description]:
 
 
 def _planned(config: Architecture, partitions: int) -> Plan:
-    """The plan of a network and its examples in so many partitions, as that of a run with them."""
+    """Return the plan of a network and its examples in so many partitions, as that of a run with them."""
     fields = ("held_out", "dtype", "seed", "data", "data_options", "target", "loss", "model", *PREPARED)
     same: dict[str, Any] = {field: getattr(config, field) for field in fields}
     return plan_rounds(TrainConfig(**same, model_options=config.model_options or {}, partitions=partitions))
@@ -133,7 +133,7 @@ def _without_data(config: Architecture, model: str | Code, tensors: Tensors | No
 def spec_of(
     config: Architecture, model: str | Code, inputs: Inputs = (), tensors: Tensors | None = None
 ) -> ModelSpec:
-    """How a configuration's network is built for example inputs (examples, …); users' functions need none.
+    """Return how a configuration's network is built for example inputs (examples, …); users' functions need none.
 
     A built-in model has as many outputs as the `tensors` of a network show.
     """
@@ -148,7 +148,7 @@ def spec_of(
 
 
 def _inputs_by_kind(config: Architecture, model: str | Code) -> Inputs:
-    """Example inputs for a network of the transformers package; raises `UsageError` for any other."""
+    """Example inputs for a network of the transformers package. Raises `UsageError` for any other."""
     found = inputs_by_kind(spec_of(config, model).outlined()) if isinstance(model, Code) else None
     if found is None:
         raise UsageError("give --data, or --input with the shape of example inputs, such as 2x3x32x32")
@@ -162,13 +162,16 @@ def _tensors(inputs: Inputs) -> list[torch.Tensor]:
 
 
 def analysed(found: Subject, network: nn.Module, alike: Callable[[str], bool] = lambda name: False) -> UnitGroups:
-    """The units of the network, of whose parameters no values are read; raises `ModelError`; see `find_units`."""
+    """Return the units of the network, of whose parameters no values are read.
+
+    Raises `ModelError`; see `find_units`.
+    """
     with _clearer(found):
         return find_units(network, found.inputs, alike)
 
 
 def checked_error(found: Subject, network: nn.Module, units: UnitGroups) -> float:
-    """The function error of the units; raises `UnitsUnsound` if it is too large, and `ModelError`."""
+    """Return the function error of the units. Raises `UnitsUnsound` if it is too large, and `ModelError`."""
     with _clearer(found):
         return check_function(network, found.few, units)
 

@@ -39,7 +39,7 @@ DTYPE = ("dtype", "torch_dtype")
 
 
 def write_out(plan: MergePlan, merged: Tensors) -> None:
-    """Write the merged tensors where the configuration says; raises `CheckpointError` if one is not finite."""
+    """Write the merged tensors where the configuration says. Raises `CheckpointError` if one is not finite."""
     # Threads of torch would wait for one another at each of many small blocks, which takes longer than one alone.
     with limited(threads=1):
         _write(plan, plan.config.out or "", _checked(plan, merged))
@@ -59,7 +59,10 @@ def _write(plan: MergePlan, out: str, tensors: LazyTensors) -> None:
 
 
 def _checked(plan: MergePlan, merged: Tensors) -> LazyTensors:
-    """The merged tensors, each checked to be finite when it is read; the error names the network that is not."""
+    """Return the merged tensors, each checked to be finite when it is read.
+
+    The error names the network that is not.
+    """
 
     def check(name: str, block: torch.Tensor) -> torch.Tensor:
         try:
@@ -112,7 +115,7 @@ def _write_adapter(plan: MergePlan, tensors: LazyTensors) -> None:
 
 
 def _of_dtype(config: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """A configuration, and those within it, with another type of tensors where one is named."""
+    """Return a configuration, and those within it, with another type of tensors where one is named."""
     return {
         key: dtype if key in DTYPE else _of_dtype(value, dtype) if isinstance(value, dict) else value
         for key, value in config.items()
@@ -120,7 +123,7 @@ def _of_dtype(config: dict[str, Any], dtype: str) -> dict[str, Any]:
 
 
 def _card(plan: MergePlan) -> str:
-    """What the folder is, in Markdown."""
+    """Return what the folder is, in Markdown."""
     config = plan.config
     lines = [f"- {place}" for place in config.slices or config.networks]
     average, coefficients = config.average or "mean", config.coefficients or "equal"

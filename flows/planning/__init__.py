@@ -1,1 +1,1 @@
-"""Decides, before any process is started, what a configuration trains; then what its examples decide."""
+"""Decides what a configuration trains before any process starts; then what the examples decide."""

@@ -1,4 +1,4 @@
-"""What the names of a configuration stand for: functions, networks, partitions; and defaults that follow."""
+"""Completes a configuration: the functions, networks and partitions behind its names, and dependent defaults."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from roundweave.tasks.own_code.tables import unknown
 
 
 def complete(config: TrainConfig, new: bool, opened: Opener) -> TrainConfig:
-    """The configuration with the source of the user's functions, and schedules as long as this run.
+    """Return the configuration with the source of the user's functions, and with schedules as long as this run.
 
-    The weights that a `new` run begins with are found. Raises `RoundweaveError`.
+    The start of a `new` run is found. Raises `RoundweaveError`.
     """
     config = config.model_copy(update={"start_from": _found_start(config, new, opened) or config.start_from})
     own = {
@@ -44,7 +44,7 @@ def complete(config: TrainConfig, new: bool, opened: Opener) -> TrainConfig:
 
 
 def _found_start(config: TrainConfig, new: bool, opened: Opener) -> Start | None:
-    """The start of a `new` run; None for the default, and for another run's round if this run has its own."""
+    """Return the start of a `new` run. None is the default, also if this run keeps its own copy of the start."""
     start = config.start_from
     if start and config.algorithm.options.get("init") == "per-partition":
         raise UsageError(
@@ -56,9 +56,9 @@ def _found_start(config: TrainConfig, new: bool, opened: Opener) -> Start | None
 
 
 def _model_given(config: TrainConfig) -> str | Code:
-    """The model of a configuration; by default that of the folder of a network which it starts from.
+    """Return the model of a configuration. The default is the model of the folder that the run starts from.
 
-    Raises `UsageError` for a folder that does not say which network it has.
+    Raises `UsageError` for a folder that does not name its network.
     """
     start = config.start_from
     if "model" not in config.model_fields_set and isinstance(start, Start) and not stored_round(start.reference):
@@ -70,7 +70,7 @@ def _model_given(config: TrainConfig) -> str | Code:
 
 
 def with_source(config: Any, model: str | Code | None) -> dict[str, Any]:
-    """The fields that say of what data a configuration's network learns, and how, with the source of functions.
+    """Return the fields that decide the data and the training, with the source of functions.
 
     Raises `UsageError` for unknown names, and `CodeError`.
     """
@@ -84,10 +84,10 @@ def with_source(config: Any, model: str | Code | None) -> dict[str, Any]:
 
 
 def found_model(model: str | Code, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields of a configuration that say how its network is built: a name, or source, and its options.
+    """Return the fields of a configuration that build its network: a name or source, and its options.
 
-    Those of ``transformers:FOLDER`` are all that its ``config.json`` says, so that no run depends on it. Raises
-    `UsageError` for an unknown name, and `CheckpointError` for a folder that is not followed.
+    ``transformers:FOLDER`` becomes the whole content of its ``config.json``, so that no run depends on the folder.
+    Raises `UsageError` for an unknown name, and `CheckpointError` for a folder that cannot be used.
     """
     if isinstance(model, str) and model.startswith(PRETRAINED):
         code, options = find_pretrained(model, options or {})
@@ -96,7 +96,7 @@ def found_model(model: str | Code, options: Mapping[str, Any] | None) -> dict[st
 
 
 def named_or_own(what: str, value: str | Code, names: Iterable[str], *others: str) -> str | Code:
-    """A built-in name, or the source of a user's function; raises `UsageError` for an unknown name."""
+    """Return a built-in name, or the source of a user's function. Raises `UsageError` for an unknown name."""
     if isinstance(value, Code) or value in names:
         return value
     if is_reference(value):
@@ -105,13 +105,15 @@ def named_or_own(what: str, value: str | Code, names: Iterable[str], *others: st
 
 
 def deal(config: Dealing, dtype: str = "float32", meaning: Meaning = NO_NAMES) -> Partitions:
-    """The partitions of a configuration's examples, in the order that names have in `meaning`.
+    """Return the partitions of a configuration's examples, in the order of the names in `meaning`.
 
-    Nothing is loaded yet. Raises `UsageError`, `CodeError`.
+    Nothing is loaded yet. Raises `UsageError` and `CodeError`.
     """
     seed = config.seed if config.split_seed is None else config.split_seed
     split = Split(config.partitions, config.split, seed, config.resplit_every)
-    source = find_source(config.data, config.target, split.deal.column, config.hash_data, config.data_options)
+    table = (config.columns, config.encode)
+    read = (config.target, split.deal.column, config.hash_data, config.data_options, *table)
+    source = find_source(config.data, *read)
     source = source.arranged(meaning) if meaning != NO_NAMES else source
     how: dict[str, Any] = {"loading": config.loading, "options": config.partition_options or {}}
     partitions = Partitions(source, split, dtype, config.held_out, **how)
@@ -119,11 +121,12 @@ def deal(config: Dealing, dtype: str = "float32", meaning: Meaning = NO_NAMES) -
 
 
 def scored_alone(training: TrainConfig, data: Data, target: str | None = None) -> Partitions:
-    """Other data, all of whose examples are scored, prepared and with columns left out as in a training."""
+    """Return other data whose examples are all scored, prepared and with columns left out as in training."""
     data, trained = keep_source(data), training.data
     alike = isinstance(data, str) and isinstance(trained, str) and data.split(":")[0] == trained.split(":")[0]
     target = target or (training.target if alike else None)
-    source = find_source(data, target, find_split(training.split).column, training.hash_data)
+    table = (training.columns, training.encode) if alike else (None, None)
+    source = find_source(data, target, find_split(training.split).column, training.hash_data, {}, *table)
     count = len(data) if isinstance(data, tuple) else training.partitions if source.partitioned else 1
     split = Split(count, "contiguous")
     return Partitions(source, split, training.dtype, held_out=1, loading=training.loading)

@@ -27,9 +27,9 @@ from roundweave.tasks.rounds.job import Work
 
 @dataclass(frozen=True)
 class Described:
-    """A plan and what its examples decide, which is known once they were described where they lie.
+    """A plan together with what its examples decide. It is known once the examples were described where they lie.
 
-    `work` is that of the run's rounds, the same on any machine, for new, resumed and replayed runs.
+    `work` is the work of the run's rounds. It is the same on any machine, and for new, resumed and replayed runs.
     """
 
     plan: Plan
@@ -53,16 +53,17 @@ class Described:
         return self.work.partitions
 
     def on(self, each: Callable[[Callable[[], str]], Mapping[str, str]]) -> Described:
-        """The same, computed in an executor's processes, in each of which `each` calls a function."""
+        """Return the same value, computed in an executor's processes. `each` calls a function in each process."""
         mapper = self.work.mapper.on(each)
         config = self.plan.config.model_copy(update=mapper.recorded)
         return Described(replace(self.plan, config=config), self.description, replace(self.work, mapper=mapper))
 
 
 def describe_here(plan: Plan) -> Described | None:
-    """Describe a plan's examples in this process, before others are started; raises `RoundweaveError`.
+    """Describe a plan's examples in this process, before other processes start. Raises `RoundweaveError`.
 
-    None where only those that map can: each partition is loaded where it is mapped, or the network is too large.
+    Returns None if only the mapping processes can: each partition is loaded where it is mapped, or the network is
+    too large.
     """
     if plan.partitions.source.partitioned:
         return None
@@ -72,10 +73,10 @@ def describe_here(plan: Plan) -> Described | None:
 
 
 def describe(plan: Plan, gather: CallEach) -> Described:
-    """Describe a plan's examples; `gather` calls a function with numbers of partitions, where they lie.
+    """Describe a plan's examples. `gather` calls a function with numbers of partitions, where they lie.
 
-    Those of a new run are compared with those of the run that it begins with. Raises `RoundweaveError` for
-    mistakes in the data or in the network, and what the plan's checks raise.
+    The examples of a new run are compared with those of its parent. Raises `RoundweaveError` for mistakes in the
+    data or in the network, and the errors of the plan's checks.
     """
     config, algorithm, start = plan.config, plan.algorithm, plan.start
     partitions, description, sizes = _describe_examples(plan, gather)
@@ -84,7 +85,7 @@ def describe(plan: Plan, gather: CallEach) -> Described:
     ((objective, algorithm, layout),) = gather(partial(fitting, wanted, partitions, description), range(1))
     LAYOUTS[objective.model] = layout
     scorers = plan.scorers[:1]
-    if not description.columns.refusals:  # else it is rejected before it trains, as it may not fit what follows
+    if not description.columns.refusals:  # a refused run is rejected anyway, and may not fit what follows
         if start and plan.new:
             start.check(objective)
         scorers = tuple(each.described(objective, partitions, description, gather) for each in plan.scorers)
@@ -102,9 +103,9 @@ def describe(plan: Plan, gather: CallEach) -> Described:
 
 
 def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Description, tuple[int, ...]]:
-    """The partitions with the digests of their examples, a description of all, and their sizes where each tells.
+    """Return the partitions with the digests of their examples, one description of all, and their known sizes.
 
-    Raises `DataError` where too few can be read, and for names that are not those of what the run begins with.
+    Raises `DataError` if too few partitions can be read, and if names differ from those of the parent run.
     """
     config, partitions, start = plan.config, plan.partitions, plan.start
     each = partitions.source.partitioned
@@ -112,7 +113,7 @@ def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Descri
     failed = {number: found.unreadable for number, found in enumerate(descriptions) if found.unreadable}
     if failed and len(descriptions) - len(failed) < config.quorum:
         number, reason = next(iter(failed.items()))
-        raise DataError(f"{partitions.called(number)}: {reason}; quorum needs {config.quorum} that can be read")
+        raise DataError(f"{partitions.called(number)}: {reason}; quorum needs {config.quorum} readable")
     padded = partitions.loading.collate is not None
     description = combine(descriptions, partitions.called, padded=padded)
     for plugin in plan.plugins if plan.new else ():
@@ -128,15 +129,15 @@ def _describe_examples(plan: Plan, gather: CallEach) -> tuple[Partitions, Descri
 
 
 def _check_names(described: Described) -> None:
-    """Raise `ModelError` for a score with the name of a number that a scorer derives of another one."""
+    """Raise `ModelError` for a score whose name a scorer derives from another score."""
     scores = described.objective.judges
     prefixes = {prefix for each in described.work.scorers for prefix in (each.prefix, *each.adds) if prefix}
     if twice := scores.keys() & {f"{prefix}{name}" for prefix in prefixes for name in scores}:
-        raise ModelError(f"a score has the name of another number of rounds, {min(twice)!r}; rename it")
+        raise ModelError(f"the name {min(twice)!r} of a score is taken by another number; rename it")
 
 
 def _check_scores(described: Described) -> None:
-    """Raise `UsageError` for what needs scores where none are computed, and for a `best` that is none of them."""
+    """Raise `UsageError` if an option needs scores and none are computed, or if `best` is none of the scores."""
     plan, best = described.plan, described.plan.config.best
     given = next(iter(plan.needs_scores), "best" if best else None)
     if given and not described.description.held_out:
@@ -147,10 +148,10 @@ def _check_scores(described: Described) -> None:
 
 
 def objective_for(config: TrainConfig, description: Description) -> Objective:
-    """The network and loss of a configuration for examples of this description.
+    """Return the network and loss of a configuration for examples of this description.
 
-    The default loss is cross entropy for labels, and the squared error otherwise and for the model `linear`; a
-    network that takes labels has its own instead, see `may_own_loss`.
+    The default loss is cross entropy for labels. It is the squared error otherwise, and for the model `linear`. A
+    network that takes labels has its own loss instead; see `may_own_loss`.
     """
     fitting = "cross_entropy" if description.labels and config.model != "linear" else "mse"
     loss = fitting if config.loss is None else config.loss
@@ -164,5 +165,5 @@ def objective_for(config: TrainConfig, description: Description) -> Objective:
 
 
 def may_own_loss(config: TrainConfig) -> bool:
-    """Whether a configuration's network, if it takes labels, computes its loss itself."""
+    """Tell whether a configuration's network computes its loss itself if it takes labels."""
     return config.loss is None and isinstance(config.model, Code)

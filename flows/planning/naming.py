@@ -1,4 +1,4 @@
-"""Which run a configuration trains now: its name, its start, and what there is of it already."""
+"""Finds the run that a configuration trains now: its name, its start, and what is stored of it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Run = TypeVar("Run")
 
 
 def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
-    """The configuration of the run to train now, as its plugins and `more` make it.
+    """Return the configuration of the run to train now, after its plugins and `more` have changed it.
 
-    Without a name it gets a new one, which no run has yet, made from those of the algorithm and the network.
-    Calling it again with the configuration that it gives changes nothing. Raises `UsageError`.
+    A configuration without a name gets a new, unused one, made from the names of the algorithm and the network.
+    The function is idempotent. Raises `UsageError`.
     """
     check_fits(config, more)
     config = through(config, (*active_plugins(config), *more), "configure")
@@ -47,10 +47,10 @@ def configure(config: TrainConfig, more: Sequence[Any] = ()) -> TrainConfig:
 
 
 def find(config: TrainConfig, more: Sequence[Any] = ()) -> tuple[TrainConfig, StoredRun | None]:
-    """The configuration of the run to train now, and what there is of that run, None if it is new.
+    """Return the configuration of the run to train now, and the stored run of its name, None if it is new.
 
-    `config` is one that `configure` gave. The name, the number of rounds and the start are decided. Raises
-    `Skipped` where a plugin says so.
+    `config` comes from `configure`. The name, the number of rounds and the start are decided here. Raises
+    `Skipped` if a plugin says so.
     """
     while True:
         run = _stored(config)
@@ -58,18 +58,18 @@ def find(config: TrainConfig, more: Sequence[Any] = ()) -> tuple[TrainConfig, St
         found = through(found, (*active_plugins(config), *more), "found", run)
         if found.name == config.name:
             return found, run
-        config = found
+        config = found.model_copy(update={"start_from": config.start_from})  # the new name has no start yet
 
 
 def address_of_run(config: TrainConfig) -> str:
-    """The address of the run of a configuration, which must have a name."""
+    """Return the address of the run of a configuration with a name."""
     return config.address or run_address(config.root, config.name or "")
 
 
 def train_past_others(train: Callable[[TrainConfig], Run], config: TrainConfig) -> Run:
-    """What `train` returns for a configuration, or for another one where its run is of another experiment.
+    """Return what `train` returns for a configuration, or for a replacement if its run is of another experiment.
 
-    Raises `ExperimentDiffers` unless a plugin says which other one.
+    Raises `ExperimentDiffers` unless a plugin gives a replacement.
     """
     try:
         return train(config)
@@ -89,13 +89,13 @@ def _others(config: TrainConfig, error: ExperimentDiffers) -> Iterator[TrainConf
 
 
 def is_pattern(start: Any) -> bool:
-    """Whether `start` names a round of the newest run whose name fits a pattern, such as ``nightly-*@-1``."""
+    """Tell whether `start` names a round of the newest run that matches a pattern, such as ``nightly-*@-1``."""
     stored = stored_round(start) if isinstance(start, str) else None
     return stored is not None and "*" in stored[0]
 
 
 def is_alias(config: TrainConfig) -> bool:
-    """Whether `start_from` names a round of an alias that there is."""
+    """Tell whether `start_from` names a round of an existing alias."""
     stored = stored_round(config.start_from) if isinstance(config.start_from, str) else None
     if stored is None or is_run(run_address(config.root, stored[0])):
         return False
@@ -103,9 +103,9 @@ def is_alias(config: TrainConfig) -> bool:
 
 
 def _stored(config: TrainConfig) -> StoredRun | None:
-    """The run of a configuration that has a name, None if there is none yet.
+    """Return the stored run of a configuration with a name, None if there is none yet.
 
-    Raises `NotARun` for a lost one, and `UsageError` for the name of an alias.
+    Raises `NotARun` for a lost run, and `UsageError` for the name of an alias.
     """
     address = address_of_run(config)
     if config.address or is_run(address):
@@ -116,9 +116,9 @@ def _stored(config: TrainConfig) -> StoredRun | None:
 
 
 def _start(config: TrainConfig, run: StoredRun | None) -> Any:
-    """The value of `start_from` with a pattern or an alias replaced by the newest complete run, or the holder.
+    """Return `start_from` with a pattern replaced by the newest complete run, or an alias by its holder.
 
-    None if there is no such run. An existing run keeps the start that it recorded.
+    Returns None if there is no such run. An existing run keeps the start that it recorded.
     """
     alias = is_alias(config)
     if not alias and not is_pattern(config.start_from):
@@ -137,18 +137,16 @@ def _start(config: TrainConfig, run: StoredRun | None) -> Any:
             if newest.status == "complete":
                 return f"{newest.address}@{which}"
         except StoreError as error:
-            notice(f"{name} is passed over: {error}")
-    notice(
-        f"no run {pattern} is complete under {config.root}; {config.name} begins as if start_from were not given"
-    )
+            notice(f"{name} is skipped: {error}")
+    notice(f"no run {pattern} is complete under {config.root}; {config.name} begins without start_from")
     return None
 
 
 def _start_of_alias(config: TrainConfig) -> str | None:
-    """The round of the run that has the alias which `start_from` names; None, with a line, if nobody has it."""
+    """Return the round of the run that holds the alias in `start_from`; None, with a message, if nobody does."""
     alias, _, which = str(config.start_from).rpartition("@")
     if holder_of(config.root, alias):
         run = open_stored(alias, config.root)
         return f"{run.address}@{run.round(which_round(which)).number}"
-    notice(f"nobody is {alias} under {config.root} yet; {config.name} begins as if start_from were not given")
+    notice(f"no run is {alias} under {config.root} yet; {config.name} begins without start_from")
     return None

@@ -1,4 +1,4 @@
-"""The plan of a training: what its configuration stands for, decided once, before any process is started.
+"""The plan of a training: what its configuration means, decided once, before any process starts.
 
 All mistakes that can be found without other processes are reported here, in the same order for all callers.
 """
@@ -36,29 +36,41 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DECIDING = ("algorithm", "partitions", "placement", "schedule", "sampler", "mixing", "mapper")
-"""What of a plan decides bits, so that only a plugin that decides changes them."""
+"""The fields of a plan that decide bits. Only a plugin with ``decides`` may change them."""
 
 Check = Callable[[Any], None]
-"""Raises an error for what is `Described` and may not be trained."""
+"""Raises an error if what is `Described` may not be trained."""
 
 
 Stop = Callable[[Commit], str | None]
-"""Says why training ends after a commit, from its round, score, best and since_best alone; None if it goes on."""
+"""Returns why training ends after a commit, given its round, score, best and since_best; None to go on."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a configuration stands for. `config` is complete, with the source of the user's functions.
+    """What a configuration means: one frozen value, decided before any process starts.
 
-    `run` is what there is of the run whose rounds are trained, or computed again; None for a new run. `keep` says
-    what stays of rounds. `schedule` says who begins when, None if a round's partitions begin together. `sampler`
-    draws who takes part in a round, None for all, and `patience` says how long a round waits for the rest, None:
-    for ever. `placement` says where the examples of each partition stay, and `mapper` computes their maps.
-    `mixing` averages partitions' own networks before a round, None for none; `scorers` score each round;
-    `plugins` are those that take part. The examples are not described yet; once they are, `checks` raise errors
-    for those that may not be trained on. Whoever commits a round asks each of `stops` whether it is the last. The
-    options that `needs_scores` names are refused where no examples are held out. `filled` has the option by which
-    each slot was filled.
+    A plugin returns a changed plan from its hook ``plan``: `fill` fills a slot, `add` extends a list, and `wrap`
+    wraps a part of the algorithm. The examples are not described yet.
+
+    Args:
+        config: The complete configuration, with the source of the user's functions.
+        run: The stored run that is resumed or computed again; None for a new run.
+        algorithm: The map, the reduce and the apply.
+        partitions: The partitions of the examples.
+        keep: The policy for what stays of rounds.
+        schedule: Decides which partition begins when; None if all partitions of a round begin together.
+        sampler: Draws the partitions of each round; None takes all.
+        placement: Where the examples of each partition stay.
+        patience: How long a round waits for late partitions; None waits for ever.
+        mixing: Averages the partitions' own networks before a round; None for one common network.
+        plugins: The plugins that take part.
+        mapper: Computes the maps.
+        scorers: Score each round.
+        checks: Raise errors for examples that may not be trained on, once they are described.
+        stops: Each is asked after a commit whether the training ends.
+        needs_scores: Options that are refused if no examples are held out.
+        filled: The option that filled each slot.
 
     Example:
         >>> class LowLoss(rw.Plugin):
@@ -87,9 +99,9 @@ class Plan:
     filled: Mapping[str, str] = field(default_factory=dict)
 
     def fill(self, option: str, **slots: Any) -> Plan:
-        """The plan with slots filled, by whoever owns an option.
+        """Return the plan with slots filled in the name of an option.
 
-        Raises `UsageError` for a slot that another option has filled; the line names both.
+        Raises `UsageError` if another option has filled a slot. The message names both options.
         """
         self._check_names(slots)
         for slot in slots:
@@ -98,11 +110,11 @@ class Plan:
         return replace(self, **slots, filled={**self.filled, **dict.fromkeys(slots, option)})
 
     def owner(self, slot: str) -> str:
-        """The option that filled a slot; the slot's own name where a plugin replaced what is in it."""
+        """Return the option that filled a slot, or the slot's own name if a plugin replaced its value."""
         return self.filled.get(slot, slot)
 
     def add(self, **entries: Any) -> Plan:
-        """The plan with one more entry in each of these lists, such as ``stops``."""
+        """Return the plan with one more entry in each of these lists, such as ``stops``."""
         self._check_names(entries)
         longer: dict[str, Any] = {name: (*getattr(self, name), entry) for name, entry in entries.items()}
         return replace(self, **longer)
@@ -119,7 +131,7 @@ class Plan:
         reduce: Callable[[Reduce], Reduce] | None = None,
         apply: Callable[[Apply], Apply] | None = None,
     ) -> Plan:
-        """The plan with something around parts of its algorithm; see `Wrapping` for a map around a map."""
+        """Return the plan with wrapped parts of its algorithm. `Wrapping` is the base of maps around a map."""
         given = {"map": map, "reduce": reduce, "apply": apply}
         parts: Any = {name: wrapper(getattr(self.algorithm, name)) for name, wrapper in given.items() if wrapper}
         return replace(self, algorithm=replace(self.algorithm, **parts))
@@ -131,17 +143,20 @@ class Plan:
 
     @property
     def address(self) -> str:
-        """Where the run lies, or will."""
+        """The present or future place of the run."""
         return self.run.address if self.run else address_of_run(self.config)
 
     @property
     def awaits(self) -> list[str]:
-        """The sections without which the run is not complete, though its rounds are done."""
+        """The sections that the run needs to be complete, besides its rounds."""
         return [section for plugin in self.plugins for section in plugin.awaits()]
 
     @property
     def decided_by(self) -> dict[str, str]:
-        """The installed packages' plugins that decide bits, whose code the run does not keep, and the packages."""
+        """The plugins of installed packages that decide bits, and their packages.
+
+        The run does not keep their code.
+        """
         deciding = {type(plugin) for plugin in self.plugins if plugin.decides}
         return {kind.place(): package for kind, package in packages().items() if kind in deciding}
 
@@ -152,7 +167,7 @@ class Plan:
 
     @property
     def start(self) -> Start | None:
-        """The weights that the run begins with; None for those of the seed."""
+        """The start of the run: a round or a file with weights; None draws weights from the seed."""
         return self.config.start_from if isinstance(self.config.start_from, Start) else None
 
 
@@ -162,12 +177,12 @@ def plan(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = open_st
 
 
 def plan_run(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = open_stored) -> Plan:
-    """Plan a training that `configure` has configured: which run it is, and what its configuration stands for.
+    """Plan a training that `configure` has configured: the run, and what the configuration means.
 
     `more` plugins take part. Raises `RoundweaveError` for mistakes in the configuration or its code,
     `ExperimentDiffers` if the run of its name is of another experiment, and `Skipped` if there is nothing to do.
     """
-    forget_examples()  # this process may have trained before on a file that was written anew
+    forget_examples()  # files may have changed since this process trained before
     config, run = find(config, more)
     plan = plan_rounds(config, run, opened, more)
     if run is None:
@@ -175,7 +190,7 @@ def plan_run(config: TrainConfig, more: Sequence[Any] = (), opened: Opener = ope
     check_same_experiment(run, plan.config, plan.decided_by)
     best = run.config.get("best")
     if config.best not in (None, best):
-        raise UsageError(f"{run.name} goes by best = {best}, not {config.best}; leave it out, or name another")
+        raise UsageError(f"{run.name} has best = {best}, not {config.best}; leave best out, or name another run")
     config = plan.config.model_copy(update={"best": best})
     return replace(plan, config=config, checks=(*plan.checks, partial(_check_examples, run)))
 
@@ -190,10 +205,10 @@ def plan_rounds(
     opened: Opener = open_stored,
     beside: Sequence[Any] | None = None,
 ) -> Plan:
-    """Plan the rounds of a configuration: of a new run, or of a stored one, to train or to compute them again.
+    """Plan the rounds of a configuration, of a new or a stored run, to train them or to compute them again.
 
-    The weights that a new run begins with are found, in a run that is `opened` by a function. The plugins that
-    decide bits take part; for a training the configuration's others do, too, and those given `beside` it. Raises
+    The start of a new run is found in a run that the function `opened` opens. The plugins that decide bits take
+    part. A training also has the configuration's other plugins, and those given `beside` it. Raises
     `RoundweaveError` as `plan` does.
     """
     config = complete(config, run is None, opened)
@@ -218,7 +233,7 @@ def plan_rounds(
 
 
 def _ask(plan: Plan, plugins: Sequence[Any]) -> Plan:
-    """The plan with what each of some plugins adds; raises `UsageError` for what a plugin may not change."""
+    """Return the plan after the hooks of some plugins. Raises `UsageError` for forbidden changes."""
     for plugin in plugins:
         if any(plugin.is_like(each) for each in plan.plugins):
             raise UsageError(f"plugin {plugin.label()} is given twice with the same options; leave one out")
@@ -239,19 +254,19 @@ def _ask(plan: Plan, plugins: Sequence[Any]) -> Plan:
 
 
 def _draws_here(plan: Plan) -> bool:
-    """Whether the sampler is the user's, which no other process asks."""
+    """Tell whether the sampler is the user's, which no other process asks."""
     return plan.sampler is not None and plan.sampler.draw_next is None
 
 
 def _check(plan: Plan) -> None:
-    """Raise `UsageError` for what a plan's slots exclude in each other, and for a plugin that is not here."""
+    """Raise `UsageError` for slots of a plan that exclude each other, and for a plugin that is missing here."""
     config, when, run = plan.config, plan.algorithm.when, plan.run
     plan.mapper.check_map(plan.algorithm.map)
     if not (plan.schedule or when.together):
-        raise UsageError("updates of this algorithm arrive one by one, and no plugin here schedules that")
+        raise UsageError("this algorithm needs a parameter server, and no installed plugin has one")
     if plan.schedule and _draws_here(plan):
         option = plan.owner("sampler")
-        raise UsageError(f"{option} draws rounds, and a parameter server has none; name another algorithm")
+        raise UsageError(f"{option} draws for a round, and a parameter server has none; name another algorithm")
     if plan.keep.maps_again and (plan.placement.stays or config.mixed_hardware):
         stay = f"examples stay at their {plan.placement.kind}s"
         why = stay if plan.placement.stays else "machines may give other bits"
@@ -266,4 +281,4 @@ def _check(plan: Plan) -> None:
         )
     recorded: list[str] = run.attributes.get("decided_by", []) if run else []
     if run and (lacking := [place for place in recorded if place not in plan.decided_by]):
-        raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not here; install its package")
+        raise UsageError(f"{run.name} needs the plugin {lacking[0]}, which is not installed; install its package")

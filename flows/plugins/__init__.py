@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-PLUGINS: Mapping[str, Mapping[str, str]] = {
+PLUGINS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "sites": {},
     "validation": {},
     "score_partitions": {},
     "scheduled": {
-        "serve": "Train a configuration on a schedule, until Ctrl-C.",
-        "deploy": "Have a work pool of Prefect train a configuration on a schedule.",
+        "serve": ("Train", "Train a configuration on a schedule, until Ctrl-C."),
+        "deploy": ("Train", "Train a configuration on a schedule with a Prefect work pool."),
     },
-    "race": {"plan": "Have each way of training the run race for some seconds, and choose one."},
+    "race": {"plan": ("Train", "Race all training strategies for a few seconds, and choose one.")},
     "cohort": {},
     "parameter_server": {},
     "deadline": {},
     "log_file": {},
     "early_stopping": {},
     "drift": {},
-    "gate": {"alias": "Show who has an alias such as champion, give it to a run, or take it back."},
+    "gate": {"alias": ("Store and export", "Show an alias such as champion, give it to a run, or take it back.")},
     "exports": {
-        "export": "Write a round's weights to a file, or a run's numbers to a tracker of experiments.",
-        "report": "Write one page that tells of a run and needs nothing else.",
+        "export": ("Store and export", "Export a round's weights to a file, or a run's scores to a tracker."),
+        "report": ("Store and export", "Write a self-contained HTML page about a run."),
     },
     "retention": {},
     "stacked": {},
@@ -36,5 +36,5 @@ PLUGINS: Mapping[str, Mapping[str, str]] = {
 }
 """The folders, in each of which one subclass of `Plugin` is defined, and their subcommands.
 
-A subcommand is the function ``NAME_command`` of the module ``commands``, with its line in the list of subcommands.
+A subcommand is the function ``NAME_command`` of the module ``commands``, with its group and its line in the help.
 """

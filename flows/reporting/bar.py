@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +18,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from roundweave.flows.reporting.listening import Listener, listening, shown_commit, shown_score
+from roundweave.flows.reporting.listening import Listener, begun, going_on, listening, shown_commit, shown_score
 from roundweave.storage.errors import printable
 from roundweave.storage.rounds.commits import Commit
 
 COLUMNS = (
     TextColumn("{task.description}", markup=False),
-    BarColumn(),
+    BarColumn(20),  # with scores and times it fits a terminal and a notebook beside its files
     MofNCompleteColumn(),
     TextColumn("{task.fields[score]}", markup=False),
     TimeElapsedColumn(),
@@ -43,7 +44,8 @@ class Bar(Listener):
 
     def __init__(self, console: Console, total: int, shown: bool = True) -> None:
         self.console = console
-        in_terminal = shown and console.is_terminal and not console.is_jupyter
+        # A kernel's FORCE_COLOR makes rich take the pipe of a command that a cell runs for a terminal.
+        in_terminal = shown and console.is_terminal and console.file.isatty() and not console.is_jupyter
         self.progress = Progress(
             *COLUMNS, console=console, transient=True, refresh_per_second=4, disable=not in_terminal
         )
@@ -70,10 +72,11 @@ class Bar(Listener):
         if time.monotonic() - self._drawn >= NOTEBOOK_SECONDS:
             self.draw()
 
-    def draw(self) -> None:
-        """Redraw a notebook's cell; in a terminal rich redraws the bar by itself."""
+    def draw(self, last: bool = False) -> None:
+        """Redraw a notebook's cell, from which a bar that never moved goes at last; in a terminal rich does."""
+        gone = last and not self.progress.tasks[0].completed
         if self._cell:
-            self._cell.update(self.progress)
+            self._cell.update({"text/plain": ""} if gone else self.progress, raw=gone)
         self._drawn = time.monotonic()
 
     def notice(self, text: str) -> None:
@@ -84,15 +87,27 @@ class Bar(Listener):
             self.console.print(text, markup=False, soft_wrap=True)
 
 
+class Interrupted(KeyboardInterrupt):
+    """A `KeyboardInterrupt` with a short message: a notebook shows one line, a script a short traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"interrupted; {self}"]
+
+
 @contextmanager
 def bar_of_rounds(total: int, shown: bool = True) -> Iterator[None]:
     """Show a progress bar of `total` rounds while the context is open, in a terminal or a notebook.
 
-    Notices are printed to standard error in any case, also where there is no bar.
+    Notices are printed to standard error in any case, also if there is no bar. A `KeyboardInterrupt` says what is
+    stored.
     """
-    bar = Bar(Console(stderr=True, highlight=False, emoji=False), total, shown)
+    kernel = "ipykernel.kernelapp" in sys.modules or None  # what rich asks is there only while a cell runs
+    console = Console(stderr=True, highlight=False, emoji=False, force_jupyter=kernel)
+    bar, before = Bar(console, total, shown), len(begun)
     with bar.progress, listening(bar):
         try:
             yield
+        except KeyboardInterrupt:
+            raise Interrupted(going_on(begun[-1] if len(begun) > before else None)) from None
         finally:
-            bar.draw()
+            bar.draw(last=True)

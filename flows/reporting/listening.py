@@ -136,7 +136,7 @@ def follow(report: Report, function: Callable[[], Any]) -> Any:
         finally:
             follower.under_way.set()
             if (error := told.exception()) not in (None, raised := sys.exc_info()[1]):
-                notice(f"Prefect was not told all ({one_line(error)}); the run itself is not affected")
+                notice(f"Prefect did not get all reports ({one_line(error)}); the run itself is not affected")
                 if raised is None and isinstance(error, ValidationError):  # a setting is wrong, and stays so
                     raise error
             with suppress(ValueError):
@@ -162,12 +162,12 @@ begun: list[str] = []
 
 
 def going_on(name: str | None) -> str:
-    """A line for a person whose run was interrupted: what is stored, and how to resume it.
+    """Return a line for a person whose run was interrupted: what is stored, and how to resume it.
 
     `name` is the run's name, or None if no run was begun.
     """
-    resumed = f"committed rounds are kept, `roundweave resume {name}` goes on"
-    return resumed if name else "nothing was stored since it began"
+    resumed = f"committed rounds are kept; `roundweave resume {name}` continues"
+    return resumed if name else "no run had begun, so nothing was stored"
 
 
 def notify_begin(address: str) -> None:
@@ -210,9 +210,13 @@ def notice(text: str) -> None:
 
 
 class Raises(Listener):
-    """A listener that sends a notice when a partition's map raised an error, once for each partition."""
+    """A listener that sends a notice when a partition's map raised an error, once for each partition.
 
-    def __init__(self) -> None:
+    `called` gives what a partition is called.
+    """
+
+    def __init__(self, called: Callable[[int], str]) -> None:
+        self.called = called
         self._noticed: set[int] = set()
 
     def committed(self, commit: Commit, rounds: int) -> None:
@@ -220,7 +224,7 @@ class Raises(Listener):
         for partition, record in commit.updates.items():
             if record.raised and partition not in self._noticed:
                 self._noticed.add(partition)
-                notice(f"round {commit.round} refused partition {partition}: {record.refused}")
+                notice(f"round {commit.round} refused {self.called(partition)}: {record.refused}")
 
 
 def _to_listeners(record: logging.LogRecord) -> bool:
@@ -242,7 +246,7 @@ FORMATS = {"seconds": ".3f", "share": ".1%", "staleness": ".2f", "received_bytes
 
 
 def shown(name: str, value: float | None) -> str:
-    """A loss or a score as text: what is of `SHARES`, as percentages, a dash for None and NaN."""
+    """Return a loss or a score as text: what is of `SHARES`, as percentages, a dash for None and NaN."""
     from roundweave.storage.rounds.commits import derived_of  # slow to import
 
     if value is None or math.isnan(value):
@@ -251,7 +255,7 @@ def shown(name: str, value: float | None) -> str:
 
 
 def shown_cell(name: str, value: Any) -> Any:
-    """A table's cell for people: floats and None as text, all other values unchanged."""
+    """Return a table's cell for people: floats and None as text, all other values unchanged."""
     if value is None or isinstance(value, float):
         form = FORMATS.get(name)
         known = value is not None and not math.isnan(value)
@@ -260,13 +264,16 @@ def shown_cell(name: str, value: Any) -> Any:
 
 
 def shown_score(score: Score | None) -> str:
-    """A loss and its scores in one line; empty text for None."""
+    """Return a loss and its scores in one line; empty text for None."""
     named = {} if score is None else score.numbers
     return "  ".join(f"{name} {shown(name, value)}" for name, value in named.items())
 
 
 def shown_commit(commit: Commit, score: str = "") -> str:
-    """A round in one line: its scores, else a text of earlier ones; and how stale its updates were, if at all."""
+    """Return a round in one line: its scores, else a text of earlier ones.
+
+    And how stale its updates were, if at all.
+    """
     stale = [record.arrival.staleness for record in commit.updates.values() if record.arrival]
     return "  ".join(
         filter(None, [shown_score(commit.score) or score, f"staleness {max(stale)}" if stale else ""])
@@ -274,7 +281,7 @@ def shown_commit(commit: Commit, score: str = "") -> str:
 
 
 def finite(value: Any) -> Any:
-    """A value that JSON can hold: infinities and NaN become None, also inside dictionaries."""
+    """Return a value that JSON can hold: infinities and NaN become None, also inside dictionaries."""
     if isinstance(value, dict):
         return {str(key): finite(part) for key, part in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prefect.context import FlowRunContext
@@ -13,6 +13,15 @@ from roundweave.storage.errors import StoreError, one_line
 from roundweave.storage.places.base import full_address
 from roundweave.storage.rounds.commits import Score
 from roundweave.storage.runs.run import StoredRun
+
+EVENTS: Mapping[str, str] = {
+    "roundweave.round.committed": "rounds were committed; at most one event a second, with all since the last",
+    "roundweave.run.completed": "the run has all its rounds, or stopped early as its options say",
+    "roundweave.run.rejected": "the gate rejected the run, or its data had drifted",
+    "roundweave.run.failed": "the run ended with an error, also before its first round",
+    "roundweave.run.degraded": "the complete run has a larger loss than the round or checkpoint it began with",
+}
+"""The events and when Prefect gets them."""
 
 
 class RunEnd(Listener):
@@ -60,7 +69,7 @@ def _outcomes(run: StoredRun | None, error: Exception | None) -> Iterator[str]:
 
 
 def _facts(run: StoredRun) -> dict[str, Any]:
-    """A run in an event; the loss and the scores are those of the last round that was scored."""
+    """Return a run in an event; the loss and the scores are those of the last round that was scored."""
     score = last_score(run)
     return {
         "run": run.name,
@@ -76,12 +85,12 @@ def _facts(run: StoredRun) -> dict[str, Any]:
 
 
 def last_score(run: StoredRun) -> Score | None:
-    """The score of the last round that was scored; None if none was."""
+    """Return the score of the last round that was scored; None if none was."""
     return next(filter(None, (run.round(number).score for number in range(run.done, -1, -1))), None)
 
 
 def _is_worse(run: StoredRun) -> bool:
-    """Whether a run that began with a network of another has a larger loss than that had, or none."""
+    """Tell whether a run that began with a network of another has a larger loss than that had, or none."""
     first, last = run.round(0).score, last_score(run)
     if run.parent is None or first is None or last is None:
         return False

@@ -57,7 +57,7 @@ class FlowPage:
         self._leave("markdown", kind, picture)
 
     def artifact(self, type: str, kind: str, data: Any) -> ArtifactCreate:
-        """An artifact of this flow run; its key is made of the run's name and the kind."""
+        """Return an artifact of this flow run; its key is made of the run's name and the kind."""
         key, description = f"{self.key}-{kind}", f"{kind} of {self.name}"
         return ArtifactCreate(type=type, key=key, description=description, data=data, flow_run_id=self.flow_run)
 
@@ -189,7 +189,7 @@ def _figure(draw: Callable[[Axes], object], panels: int = 1) -> Figure:
 
 
 def _row(commit: Commit) -> dict[str, Any]:
-    """A round as the payload of an event."""
+    """Return a round as the payload of an event."""
     score = asdict(commit.score) if commit.score else None
     fields = {"round": commit.round, "state": commit.state, "seconds": commit.seconds, "score": score}
     arrivals = {str(p): asdict(u.arrival) for p, u in commit.updates.items() if u.arrival}

@@ -80,7 +80,7 @@ def run_flow(flow: Flow[[Any], Any], config: Any, function: Callable[[], T]) -> 
                 return outcome.result()
         reason = one_line(unreached.__cause__ or unreached)[:LONGEST]
         advice = "mend it, or set PREFECT_API_URL to another"
-        notice(f"Prefect at {api} does not take the run ({reason}), so nothing is reported; {advice}")
+        notice(f"Prefect at {api} does not accept the run ({reason}), so nothing is reported; {advice}")
         return function()
 
 
@@ -148,7 +148,7 @@ def filtered(wanted: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
 
 
 def without_dask(record: logging.LogRecord) -> bool:
-    """Whether a log record is anything but routine information from Dask."""
+    """Tell whether a log record is anything but routine information from Dask."""
     return record.levelno > logging.INFO or not record.name.startswith("distributed.")
 
 
@@ -305,7 +305,7 @@ def reporting() -> Iterator[Reporter]:
         if missing := reporter.close():
             reason = one_line(reporter.error) if reporter.error else "too many at once"
             api = PREFECT_API_URL.value() or "its temporary server"
-            notice(f"Prefect at {api} did not take {missing} reports ({reason}); the run itself is not affected")
+            notice(f"Prefect at {api} did not accept {missing} reports ({reason}); the run itself is not affected")
 
 
 def send_events(client: SyncPrefectClient, contents: list[dict[str, Any]]) -> None:

@@ -20,14 +20,14 @@ Put = Callable[[dict[str, Any]], None]
 
 
 def client_context(httpx_settings: dict[str, Any]) -> SyncClientContext:
-    """A context whose client Prefect takes wherever it asks for one, and would else make another."""
+    """Return a context whose client Prefect takes wherever it asks for one, and would else make another."""
     context = SyncClientContext(httpx_settings)
     context._httpx_settings = None
     return context
 
 
 def screen_handlers() -> list[logging.Handler]:
-    """The logging handlers that print Prefect's log lines on the screen."""
+    """Return the logging handlers that print Prefect's log lines on the screen."""
     return [
         handler
         for name in ("", "prefect", "prefect._internal")

@@ -112,7 +112,7 @@ def _begin(url: str) -> None:
 
 
 def template() -> Path:
-    """The cached file of an empty database of this version of Prefect; making a database takes 4 s."""
+    """Return the cached file of an empty database of this version of Prefect; making a database takes 4 s."""
     cache = Path("~/.cache").expanduser() / os.environ.get("XDG_CACHE_HOME", "")
     return Path(cache, "roundweave", f"prefect-{version('prefect')}.db")
 

@@ -90,7 +90,7 @@ class Server:
         return self
 
     def url(self) -> str:
-        """Wait until the server answers and return its API's address; raises `ClusterError` if it does not."""
+        """Wait until the server answers and return its API's address. Raises `ClusterError` if it does not."""
         assert self.home is not None
         if not self._answers:
             import httpx  # slow to import, and Prefect imports it, too
@@ -154,7 +154,7 @@ def place_prefect_home(root: Where) -> None:
 
 
 def server_home(root: Where) -> Path:
-    """The folder of the files of a root's own Prefect server."""
+    """Return the folder of the files of a root's own Prefect server."""
     from roundweave.storage.runs.names import local_root  # imported here: the command starts a server first of all
 
     return local_root(root).resolve() / ".prefect"
@@ -217,7 +217,7 @@ def _addressed(server: Server) -> Iterator[None]:
 
 
 def user_api() -> str | None:
-    """The user's Prefect API address, from the environment or the active profile; None if there is none.
+    """Return the user's Prefect API address, from the environment or the active profile; None if there is none.
 
     Prefect itself is not imported for this, as that is slow. Raises `UsageError` for profiles that are damaged.
     """
@@ -227,7 +227,7 @@ def user_api() -> str | None:
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
     if not profiles.is_file():
         return None
-    with failing_as(lambda error: UsageError(f"Prefect's {profiles} cannot be read ({reason(error)}); mend it")):
+    with failing_as(lambda error: UsageError(f"Prefect's {profiles} cannot be read ({reason(error)}); repair it")):
         content = tomllib.loads(profiles.read_text(encoding="utf-8"))
         active = os.environ.get("PREFECT_PROFILE", content.get("active"))
         url: str | None = content.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")

@@ -18,16 +18,31 @@ from rich.text import Text
 from roundweave.flows.reporting.listening import shown_cell
 from roundweave.storage.errors import printable
 
-Force = Annotated[bool, typer.Option("--force", help="replace the file that is there")]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print nothing but errors and JSON")]
-Root = Annotated[str | None, typer.Option("--root", help="folder of all runs; default: $ROUNDWEAVE_ROOT or runs")]
-RunName = Annotated[str, typer.Argument(help="the run's name, or its address")]
+Force = Annotated[bool, typer.Option("--force", help="replace an existing file")]
+Json = Annotated[bool, typer.Option("--json", help="print the result as a JSON object on the last line")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print only errors and JSON")]
+Root = Annotated[str | None, typer.Option("--root", help="folder of the runs; default: $ROUNDWEAVE_ROOT or runs")]
+
+
+def run_names(incomplete: str) -> list[str]:
+    """Return the runs and aliases under the default root that begin so, for a shell that completes a name."""
+    from roundweave.storage.runs.names import (
+        aliases,
+        default_root,
+        run_name,
+        stored_names,
+    )  # few commands complete
+
+    root = default_root()
+    return [name for name in (*map(run_name, stored_names(root)), *aliases(root)) if name.startswith(incomplete)]
+
+
+RunName = Annotated[str, typer.Argument(help="name or address of a run", autocompletion=run_names)]
 TomlFile = Annotated[
     Path | None,
-    typer.Argument(help="a TOML file with any of the options below; its paths go from where it is"),
+    typer.Argument(help="TOML file with any of the options below; its paths are relative to its folder"),
 ]
-Trust = Annotated[bool, typer.Option(help="run the code kept in a store outside the root")]
+Trust = Annotated[bool, typer.Option(help="execute code that is stored with a run outside the root")]
 
 WIDE = 10_000
 """The line width where the output is no terminal, so large that nothing is cut."""
@@ -44,7 +59,7 @@ class _Printed(Console):
 
 
 def console(stderr: bool = False, wide: bool = True) -> Console:
-    """A console on standard output or standard error that is safe for texts from stores and users' code.
+    """Return a console on standard output or standard error that is safe for texts from stores and users' code.
 
     Where the output is no terminal, lines are not wrapped, unless `wide` is false, as for prose.
     """
@@ -102,7 +117,7 @@ class TextTable:
             rest = rest[len(table.columns) - 1 :]
 
     def _lines(self, names: Sequence[Any]) -> list[str]:
-        """The head and the rows as lines of the same width; rich takes several times as long for it."""
+        """Return the head and the rows as lines of the same width; rich takes several times as long for it."""
         columns = []
         for number, name in enumerate(names):
             cells = [printable(text) for text in (name, *(shown_cell(str(name), row[name]) for row in self.rows))]
@@ -113,7 +128,10 @@ class TextTable:
         return ["  ".join(row) for row in zip(*columns, strict=True)]
 
     def _table(self, names: Sequence[Any], width: int) -> Table:
-        """The table of some columns. Texts are wrapped at spaces, long names and the first column anywhere."""
+        """Return the table of some columns.
+
+        Texts are wrapped at spaces, long names and the first column anywhere.
+        """
         made = Table(box=None, pad_edge=False)
         rows = [[str(shown_cell(str(name), row[name])) for name in names] for row in self.rows]
         for name, *cells in zip(map(str, names), *rows, strict=True):

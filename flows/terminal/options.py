@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -21,12 +21,32 @@ from roundweave.flows.config.files import read_toml
 from roundweave.flows.terminal.common import LIST
 from roundweave.storage.errors import RoundweaveError, UsageError
 from roundweave.storage.parsing import from_json
-from roundweave.tasks.algorithms.table import TABLES
+from roundweave.tasks.algorithms.table import ALGORITHMS, TABLES
+from roundweave.tasks.data.sources.table import SOURCES
+from roundweave.tasks.data.splits.deals import SPLITS
+from roundweave.tasks.networks.reference import MODELS
+from roundweave.tasks.networks.scores import LOSS_NAMES
 from roundweave.tasks.own_code.code import Code
+
+NAMES: Mapping[str, Iterable[str]] = {
+    **{kind: names for kind, (names, _) in TABLES.items()},
+    **{"algorithm": ALGORITHMS, "data": SOURCES, "split": SPLITS, "model": MODELS, "loss": LOSS_NAMES},
+}
+"""The names that values of options may have, for shells that complete them."""
+
+PANELS = {
+    "MergeConfig": "Output",
+    "RecipeConfig": "Average",
+    "Merging": "Matching and repair",
+    "DataConfig": "Data",
+}
+PANELS |= {"Dealing": "Data", "Architecture": "Network", "Experiment": "Network and training"}
+PANELS |= {"Execution": "Rounds and results", "Location": "Run and cluster"}
+"""The groups of options in the help, by the class that defines them; other options have no group."""
 
 
 def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """A decorator that gives a command an option for each field of the models, except those in `without`.
+    """Return a decorator that gives a command an option for each field of the models, except those in `without`.
 
     The command takes as ``**options`` the values of those that the user gave. A field may name in ``flags`` the
     subcommands that take it.
@@ -34,7 +54,7 @@ def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Cal
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         added = {
-            name: _parameter(name, field, model.model_config.get("title") or model.__name__)
+            name: _parameter(name, field, _panel(model, name))
             for model in models
             for name, field in model.model_fields.items()
             if name not in without and _is_taken(field, command.__name__.removesuffix("_command"))
@@ -46,8 +66,14 @@ def with_options(*models: type[BaseModel], without: tuple[str, ...] = ()) -> Cal
     return decorate
 
 
+def _panel(model: type[BaseModel], name: str) -> str | None:
+    """The group of a field, by the first class that has the field."""
+    homes = [each.__name__ for each in model.__mro__ if name in getattr(each, "model_fields", ())]
+    return PANELS.get(homes[-1])
+
+
 def _is_taken(field: FieldInfo, command: str) -> bool:
-    """Whether a subcommand takes a field as an option."""
+    """Tell whether a subcommand takes a field as an option."""
     extra = field.json_schema_extra
     flags: Any = extra.get("flags") if isinstance(extra, dict) else None
     return flags is None or command in flags
@@ -75,7 +101,7 @@ def with_algorithms(command: Callable[..., Any], arguments: list[str]) -> Callab
 
 
 def _algorithm(words: Sequence[str]) -> str | Code | None:
-    """The algorithm that a command line names: itself, in its TOML file, or by the run that it forks."""
+    """Return the algorithm that a command line names: itself, in its TOML file, or by the run that it forks."""
     values = dict(pairwise(words))
     if "--algorithm" in values:
         return values["--algorithm"]
@@ -91,7 +117,7 @@ def _algorithm(words: Sequence[str]) -> str | Code | None:
 
 
 def _signed(command: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]) -> Callable[..., Any]:
-    """The command with these parameters; it gets the values that were given, and else its own defaults."""
+    """Return the command with these parameters; it gets the values that were given, and else its own defaults."""
 
     @functools.wraps(command)
     def signed(**values: Any) -> Any:
@@ -102,7 +128,7 @@ def _signed(command: Callable[..., Any], parameters: Mapping[str, inspect.Parame
     return signed
 
 
-def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) -> inspect.Parameter:
+def _parameter(name: str, field: FieldInfo, panel: str | None, hidden: bool = False) -> inspect.Parameter:
     kind = _option_type(field.annotation)
     flag = f"--{name.replace('_', '-')}"
     # A switch that is off by default needs no --no- flag; an algorithm's option may be on by default.
@@ -111,6 +137,7 @@ def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) ->
         switch if kind is bool else flag,
         help=_help(field, kind),
         show_default=False,
+        autocompletion=_completing(NAMES[name]) if name in NAMES else None,
         rich_help_panel=panel,
         parser=functools.partial(_from_json, field.examples or ()) if kind is dict else None,
         metavar=LIST
@@ -123,21 +150,33 @@ def _parameter(name: str, field: FieldInfo, panel: str, hidden: bool = False) ->
     )
 
 
+def _completing(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Gives a shell those of the names that begin as a value does; typer takes no partial function."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
 def _help(field: FieldInfo, kind: Any) -> str:
+    """The description, the choices that it does not explain as ``skip (…)``, and the default."""
     default = field.get_default(call_default_factory=True)
-    default = default.label if isinstance(default, Named) else default
-    choices = f": {', '.join(get_args(kind))}" if get_origin(kind) is Literal else ""
-    shown_default = "" if default is False or default in (None, {}, (), PydanticUndefined) else f" ({default})"
-    return f"{field.description or ''}{choices}{shown_default}".strip(": ")
+    about, described, shown = (field.description or "").partition("; default: ")
+    if get_origin(kind) is Literal and not all(f"{each} (" in about for each in get_args(kind)):
+        about += f": {', '.join(get_args(kind))}"
+    if not (described or default is False or default in (None, {}, (), PydanticUndefined)):
+        shown = str(default.label if isinstance(default, Named) else default)
+    return "; default: ".join(filter(None, (about, shown))).strip(": ")
 
 
 def _is_list(annotation: Any) -> bool:
-    """Whether an option takes several values, at commas."""
+    """Tell whether an option takes several values, at commas."""
     return any(get_origin(each) is tuple for each in _members(annotation))
 
 
 def _option_type(annotation: Any) -> Any:
-    """The type of a flag's value: a plain type or choice as it is, a dict for mappings, else text."""
+    """Return the type of a flag's value: a plain type or choice as it is, a dict for mappings, else text."""
     members = [each for each in _members(annotation) if each not in (type(None), Code)]
     if len(members) > 1 and any(get_origin(each) is Literal for each in members):
         return str  # a number, or a word in its place
@@ -148,7 +187,7 @@ def _option_type(annotation: Any) -> Any:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """The types of a union, also of one in a union; any other type alone."""
+    """Return the types of a union, also of one in a union; any other type alone."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if isinstance(annotation, types.UnionType) or get_origin(annotation) is Union:

@@ -1,4 +1,4 @@
-"""The attempts of a deployment's flow run: how many there are, the one run that they train, and how long."""
+"""The attempts of a deployment's flow run: their number, their common run, and their time limit."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from roundweave.storage.runs.names import is_run, run_address
 
 
 def take_up_attempt(config: TrainConfig) -> TrainConfig:
-    """The configuration of the current flow run's attempt: a later one is of the run that an earlier one began.
+    """Return the configuration of the current flow run's attempt.
 
-    Prefect, which makes the attempts, is told of how many there are to be. It learns that from here, since a
-    worker imports the flow from its module, where no deployment's options are.
+    A later attempt resumes the run of an earlier one.
+
+    Prefect makes the attempts, and learns their number here: a worker imports the flow from its module, which has
+    none of the deployment's options.
     """
     context = FlowRunContext.get()
     flow_run = context.flow_run if context else None
@@ -45,7 +47,7 @@ def take_up_attempt(config: TrainConfig) -> TrainConfig:
 
 
 def _of_parent(config: TrainConfig, flow_run: FlowRun) -> list[str]:
-    """The names of the runs, the newest first, that earlier attempts of the parent began as this subflow.
+    """Return the names of the runs, the newest first, that earlier attempts of the parent began as this subflow.
 
     A configuration with a name needs none of them.
     """
@@ -56,19 +58,19 @@ def _of_parent(config: TrainConfig, flow_run: FlowRun) -> list[str]:
         with get_client(sync_client=True) as client:
             found = client.read_flow_runs(flow_run_filter=same)
     except httpx.HTTPError as error:
-        notice(f"Prefect does not say what an earlier attempt began ({one_line(error)}); another run begins")
+        notice(f"Prefect does not report the run of an earlier attempt ({one_line(error)}); a new run begins")
         return []
     others = [each for each in found if each.id != flow_run.id and each.created]
     return [each.name for each in sorted(others, key=attrgetter("created"), reverse=True)]
 
 
 class _TimeIsUp(KeyboardInterrupt):
-    """Raised in the midst of what is computed, where Ctrl-C would be."""
+    """Raised in the middle of a computation, like Ctrl-C."""
 
 
 @contextmanager
 def in_time(seconds: float | None) -> Iterator[None]:
-    """A context that ends after so many seconds with `TookTooLong`, in order, as Ctrl-C would end it.
+    """End this context with `TookTooLong` after so many seconds, in order, as Ctrl-C ends it.
 
     Raises `UsageError` outside of the main thread, where nothing can be interrupted.
     """
@@ -76,7 +78,7 @@ def in_time(seconds: float | None) -> Iterator[None]:
         yield
         return
     if threading.current_thread() is not threading.main_thread():
-        raise UsageError("timeout counts in the main thread of a process; leave it out for this one")
+        raise UsageError("timeout works in the main thread of a process alone; leave it out")
     before = signal.signal(signal.SIGALRM, _end)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -85,7 +87,7 @@ def in_time(seconds: float | None) -> Iterator[None]:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     except _TimeIsUp:
-        kept = "committed rounds are kept, and the next run of this name goes on with them"
+        kept = "committed rounds are kept, and the next run of this name continues them"
         raise TookTooLong(f"timeout = {seconds:g} s is over; {kept}") from None
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -26,14 +26,14 @@ from roundweave.storage.runs.names import run_name
 # No `from __future__ import annotations`: Prefect pickles a served flow by value and needs classes as annotations.
 
 
-with without_form():  # Prefect makes it again for a deployment, and nothing else needs it
+with without_form():  # a deployment makes the form again, and nothing else needs it
 
     @flow(name="roundweave-train", persist_result=False)
     def train_flow(config: TrainConfig) -> Run | State[Run]:
-        """Train from the last committed round of the run of this name up to round `config.rounds`.
+        """Train from the last committed round of the run up to round `config.rounds`, and return the run.
 
-        Returns the run. Prefect calls it "Skipped" where the configuration says that there is nothing to do, and
-        "Rejected" where its gate did not accept the run.
+        Prefect calls the flow run "Skipped" if the configuration says that there is nothing to do, and "Rejected"
+        if the gate did not accept the run.
         """
         with around(config):
             named = configure(take_up_attempt(config))
@@ -49,9 +49,10 @@ def _train(config: TrainConfig) -> Run:
 
 
 def as_flow(config: TrainConfig, function: Callable[[], Run]) -> Run | State[Run]:
-    """Call a function that trains the run of a configuration, with its name, as the current flow run's.
+    """Call a function that trains a configuration as the current flow run, under the name of the run.
 
-    Returns what it returns, or a completed Prefect state named "Skipped" or "Rejected"; see `train_flow`.
+    Returns the result of the function, or a completed Prefect state named "Skipped" or "Rejected"; see
+    `train_flow`.
     """
     name = config.name or run_name(config.address or "")
     outcome = RunEnd(name, config.root)

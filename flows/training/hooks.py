@@ -1,4 +1,4 @@
-"""Calls the hooks of a training's plugins, in their order."""
+"""Calls the hooks of a training's plugins, in the plugins' order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from roundweave.storage.rounds.commits import ENDING, Commit
 
 @contextmanager
 def around(config: TrainConfig, more: Sequence[Plugin] = ()) -> Iterator[None]:
-    """The contexts that plugins open around a training of this configuration."""
+    """Open the contexts of all plugins around a training of this configuration."""
     with ExitStack() as stack:
         for plugin in (*active_plugins(config), *more):
             with failing_by_name(plugin):
@@ -29,9 +29,9 @@ def around(config: TrainConfig, more: Sequence[Plugin] = ()) -> Iterator[None]:
 
 
 class Hooks:
-    """The hooks of plugins around the training of a run; what one raises is an error with the plugin's name.
+    """The hooks of plugins around the training of a run. An error in a hook carries the plugin's name.
 
-    `over` says whether a plugin has ended the training.
+    `over` tells whether a plugin has ended the training.
     """
 
     def __init__(self, plugins: Sequence[Any], address: str, root: Where) -> None:
@@ -45,7 +45,10 @@ class Hooks:
         return any(plugin.may_end for plugin in self._plugins)
 
     def began(self, rounds: int) -> None:
-        """The run is open; it is over where a plugin ended it before, unless more rounds are wanted now."""
+        """Handle that the run is open.
+
+        The run is over if a plugin ended it before, unless more rounds are wanted now.
+        """
         self.run = Run(*self._place)
         ending = self.run.section(ENDING)
         self.over = ending is not None and ending["rounds"] >= rounds
@@ -54,10 +57,10 @@ class Hooks:
                 plugin.began(self.run)
 
     def committed(self, commit: Commit, rounds: int) -> None:
-        """A round was committed. What a plugin says to end the training is recorded."""
+        """Handle that a round was committed, and record the reason if a plugin ends the training."""
         if not self._watching:
             return
-        self.run.refresh(until=commit.round)  # rounds after it may be committed already
+        self.run.refresh(until=commit.round)  # later rounds may be committed already
         for plugin in self._watching:
             with _named(plugin, self.run):
                 why = plugin.committed(self.run, commit)
@@ -70,18 +73,21 @@ class Hooks:
                 self.run.write_section(ENDING, {"by": plugin.label(), "why": str(why), "rounds": rounds})
 
     def stop_at_once(self, commit: Commit, why: str) -> None:
-        """A rule stops the training where it would go on; whoever resumes the run asks the rule again."""
+        """Stop the training by a rule, although it could go on. Whoever resumes the run asks the rule again."""
         self.run.write_section(ENDING, {"by": f"round {commit.round}", "why": why, "rounds": 0})
 
     def seal(self) -> None:
-        """The training has ended: what the run awaits is written while it is locked."""
+        """Handle the end of the training: write what the run awaits, while the run is locked."""
         for plugin in self._plugins:
             if plugin.awaits():
                 with _named(plugin, self.run.refresh()):
                     plugin.ended(self.run, None)
 
     def ended(self, error: BaseException | None) -> Run:
-        """The training has ended, and the run is unlocked; raises a plugin's error once all were called."""
+        """Handle the end of the training after the run is unlocked.
+
+        Raises a plugin's error once all were called.
+        """
         run, failed = Run(*self._place), list[RoundweaveError]()
         for plugin in self._plugins:
             if error is None and plugin.awaits():
@@ -100,11 +106,11 @@ class Hooks:
 
 @contextmanager
 def _named(plugin: Plugin, run: Run) -> Iterator[None]:
-    """Have an error that is none of ours say which plugin failed, and that committed rounds stay."""
+    """Inside this context, a foreign error names the failed plugin, and says that committed rounds stay."""
     try:
         yield
     except Exception as error:
         if isinstance(error, Skipped) or (isinstance(error, RoundweaveError) and plugin.is_ours()):
             raise
-        stays = f"the {run.refresh().done} rounds of {run.name} stay, `roundweave resume {run.name}` goes on"
+        stays = f"the {run.refresh().done} rounds of {run.name} stay, `roundweave resume {run.name}` continues"
         raise PluginFailed(f"plugin {plugin.label()} failed with {located(error)}; {stays}") from error

@@ -40,19 +40,19 @@ from roundweave.tasks.numerics.fingerprints import check_fingerprint, check_sour
 from roundweave.tasks.rounds.job import Attempt, Job, Work, sizes_to_draw, window_size
 
 COMPARED = 100
-"""Every so many rounds, a step of ranks that share a network is compared with a step of the whole network."""
+"""After this many rounds, a step of ranks that share a network is compared with a step of the whole network."""
 
 
 AT_PLACES = 20
-"""The fewest rounds of a window where examples stay: a state that is scored is there for the next maps."""
+"""The fewest rounds of a window if examples stay at places: a scored state is already there for the next maps."""
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A run that is ready for its next round.
 
-    `done` is the number of the last committed round, `wanted` the configured number of rounds in a window, if any,
-    and `syncing` knows which rounds would survive a power loss.
+    `done` is the number of the last committed round. `wanted` is the configured number of rounds in a window, or
+    None. `syncing` knows which rounds would survive a power loss.
     """
 
     job: Job
@@ -63,14 +63,14 @@ class Prepared:
     sampler: Sampler | None = None
 
     def window(self, seconds: float | None) -> int:
-        """The number of rounds to run at once if the last one took so many seconds; see `window_size`."""
+        """Return the number of rounds to run at once if the last one took so many seconds; see `window_size`."""
         if schedule := self.job.work.schedule:
             return window_size(self.wanted, seconds, long=True, largest=schedule.largest_window)
         rounds = window_size(self.wanted, seconds, long=self.store.tensors.slow)
         return max(rounds, AT_PLACES) if not self.wanted and self.job.work.partitions.placement.stays else rounds
 
     def job_of(self, first: int, last: int) -> Job:
-        """The job of these rounds, with those whom each asks if a sampler of the user's says that."""
+        """Return the job of these rounds. A sampler of the user's draws the partitions of each round here."""
         work, sampler = self.job.work, self.sampler
         partitions = work.partitions
         if sampler is None or not isinstance(partitions.sampler, Asked):
@@ -84,20 +84,20 @@ class Prepared:
         return replace(self.job, work=replace(work, partitions=partitions))
 
     def let_go(self, newest: Commit) -> None:
-        """Prune tensors that are not to be kept.
+        """Prune tensors that the policy does not keep.
 
-        It is called between windows, as lost work of a window may need the states from its beginning. Tensors are
-        only pruned if a later round is already safe against a power loss.
+        Call this method between windows: lost work of a window may need the states from its beginning. Tensors are
+        pruned only after a later round is safe against a power loss.
         """
         self.syncing.written = newest
         if (keep := self.job.attempt.keep) != All():
             prune(self.store, keep, self.syncing.safe, held_rounds(self.store.address))
 
     def compare(self, first: int, newest: Commit) -> None:
-        """Raise `RoundFailed` if ranks that share a network take another step than the whole network does.
+        """Raise `RoundFailed` if ranks that share a network take another step than the whole network.
 
-        The step begins from the newest state. It is compared if a multiple of 100 lies in the rounds from `first`
-        to the newest, and at the end of the training.
+        The step begins from the newest state. The comparison is made if a multiple of 100 lies in the rounds from
+        `first` to the newest, and at the end of the training.
         """
         work, attempt = self.job.work, self.job.attempt
         if self.job.ranks == 1:
@@ -109,7 +109,7 @@ class Prepared:
 
 
 def _draw(sampler: Sampler, seed: int, round: int, sizes: Sequence[int], before: Any) -> tuple[int, ...]:
-    """Whom a sampler of the user's asks, ascending; raises `PluginFailed` if it draws anything else."""
+    """Draw the partitions of a round by the user's sampler, ascending. Raises `PluginFailed` for invalid draws."""
     who = f"sampler {type(sampler).__name__}"
     with failing_as(lambda error: PluginFailed(f"{who} failed with {located(error)}")):
         drawn = sampler.draw(seed, round, sizes, None, before)
@@ -124,11 +124,11 @@ def _draw(sampler: Sampler, seed: int, round: int, sizes: Sequence[int], before:
 def prepare(
     plan: Plan, executor: Executor, described: Described | None = None, *, must_fit: bool = True
 ) -> Iterator[Prepared]:
-    """Create a planned run or open it, and lock it for writing while the context is open.
+    """Create or open a planned run, and lock it for writing while the context is open.
 
-    What its examples decide is found by the executor unless they are `described` already. A failure inside the
-    context is recorded in the run. Raises `UsageError` if a new run `must_fit`, and its disk cannot hold all its
-    rounds, or a machine's memory its network.
+    The executor describes the examples, unless they are `described` already. An error inside the context is
+    recorded in the run. Raises `UsageError` if a new run `must_fit` and the disk cannot hold all its rounds, or
+    the memory of a machine cannot hold its network.
     """
     described = (described or describe(plan, executor.gather)).on(executor.each)
     plan, work, description = described.plan, described.work, described.description
@@ -140,11 +140,13 @@ def prepare(
     common, own = common_fingerprints(present, config.mixed_hardware)
     work = replace(work, fingerprint=common, fingerprints=own, sources=here, all_code=codes)
     if work.mapper.ranks > 1 and not EXECUTORS[config.executor].separate_ranks:
-        shared = f"the {work.mapper.ranks} ranks of a network take turns in one process"
-        notice(f"{shared}; with executor ranks each has its own")
+        shared = f"the {work.mapper.ranks} ranks of a network share one process"
+        notice(f"{shared}; with executor ranks each rank has its own")
     apart = not work.partitions.held_out_together and bool(description.held_out)
     if apart and plan.sampler and not work.rotating:
-        notice("a round is scored on what those that it asks hold out, so two rounds' are of different examples")
+        notice(
+            "each round is scored on held-out examples of its own cohort, so two rounds have different examples"
+        )
     if plan.new and must_fit:
         needs = Needs.of(work)
         needs.check_disk(place_of(plan.address), plan.keep, config.rounds, bool(plan.stops))
@@ -178,7 +180,7 @@ def prepare(
 
 
 def _create_or_check(described: Described, executor: Executor, processes: int) -> None:
-    """Create the run if it is new; else raise an error if it is another experiment or has other numerics."""
+    """Create the run if it is new; else raise an error if the experiment or the numerics differ."""
     plan, work, run = described.plan, described.work, described.plan.run
     if run is None:
         executor.gather(work.partitions.check_again, range(1))
@@ -186,7 +188,7 @@ def _create_or_check(described: Described, executor: Executor, processes: int) -
             _create(described, executor, processes)
             return
         except ExperimentDiffers:
-            # Another process, or an earlier attempt of this flow, may have created it since; then it is opened.
+            # Another process, or an earlier attempt of this flow, may have created the run since: then open it.
             if not is_run(plan.address):
                 raise
             run = StoredRun(plan.address)
@@ -203,12 +205,12 @@ def _create_or_check(described: Described, executor: Executor, processes: int) -
 def _create(described: Described, executor: Executor, processes: int) -> None:
     """Create a run that begins with initial weights, a checkpoint, or a round of another run.
 
-    So many `processes` will map its partitions. One of them makes the state of a large network, unless examples
-    stay at places.
+    `processes` is the number of processes that will map its partitions. One of them makes the state of a large
+    network, unless examples stay at places.
 
-    Of another run it takes the state and the outer optimizer's memory, and also the partitions' carry if the
-    partitions hold the same examples. One that is rejected for its examples, whose network may be another than its
-    parent's, has initial weights.
+    The new run takes the state and the outer optimizer's memory of another run, and the carry of the partitions if
+    they hold the same examples. A run that is rejected for its examples has initial weights, because its network
+    may differ from its parent's.
     """
     work, description = described.work, described.description
     plan = described.plan
@@ -217,50 +219,51 @@ def _create(described: Described, executor: Executor, processes: int) -> None:
         begins = None if description.columns.refusals else start
         create = partial(_create_anew, new_run(described, processes), begins, full_address(where))
         layout = work.objective.layout
-        # A process that stores sees no examples that stay, on which the state is scored.
+        # A storing process sees no examples that stay at places, and the state is scored on these.
         large = not work.partitions.placement.stays and specs_bytes((*layout.params, *layout.frozen)) > MOST_BYTES
         if large:
             executor.gather(create, range(1), stored=True)
-        if not large or not is_run(where):  # a worker without the disk may have made it on one of its own
+        if not large or not is_run(where):  # a worker without the shared disk may have used its own
             create(gather=executor.gather)
         return
     initial, taken = start.state(work.objective), _carried(start, config, work, description)
     if not taken:
-        # What partitions carry, the server may keep for all, such as a control variate: it is dropped with that.
+        # The server may keep the carry of all partitions, such as a control variate: both are dropped together.
         names = initial.memory.keys() - set(work.algorithm.map.carry)
         initial = replace(initial, memory={name: initial.memory[name] for name in names})
     if new := sorted(work.algorithm.apply.init(initial.params).keys() - initial.memory.keys()):
-        notice(
-            f"{described.plan.name} begins with {', '.join(new)} of its own: {start.reference} has none that fit"
-        )
+        notice(f"{described.plan.name} begins with new {', '.join(new)}: {start.reference} has none that fit")
     create_run(where, new_run(described, processes, parent=start.parent), initial, taken, executor.gather)
 
 
 def _create_anew(new: NewRun, start: Start | None, where: str, _: int = 0, **how: Any) -> None:
-    """Create a run that begins with initial weights or a checkpoint, in any process; `how` is for `create_run`."""
+    """Create a run that begins with initial weights or a checkpoint, in any process.
+
+    `how` goes to `create_run`.
+    """
     objective = new.work.objective
     create_run(where, new, start.state(objective) if start else objective.initial(), **how)
 
 
 def _carried(start: Fork, config: TrainConfig, work: Work, description: Description) -> dict[int, Update]:
-    """The carry of another run's partitions; empty if examples, split or the carry's slots are not the same."""
+    """Return the carry of another run's partitions; empty if examples, split or slots of the carry differ."""
     run = start.run()
     same = not other_examples(run.attributes, description.digest, description.files)
     dealing = config.model_dump(mode="json", include=Dealing.model_fields.keys() - {"data", "target", "hash_data"})
     recorded = {n: run.config.get(n, Dealing.model_fields[n].default) for n in dealing}  # older runs lack some
     if not (same and work.algorithm.map.carry and recorded == dealing):
         return {}
-    from roundweave.storage.runs.measures import carried  # few runs need it
+    from roundweave.storage.runs.measures import carried  # few runs need this import
 
     found = carried(run, start.parent["round"])
     if all(update.carry.keys() == {*work.algorithm.map.carry} for update in found.values()):
         return found
-    notice(f"partitions begin with a carry of their own: those of {start.reference} carry other slots")
+    notice(f"partitions begin with new local state: that of {start.reference} does not fit")
     return {}
 
 
 def _recovered(store: RoundStore, work: Work) -> int:
-    """Recover the store for the holder of its lease; returns the number of its last whole round.
+    """Recover the store for the holder of its lease, and return the number of its last whole round.
 
     The assignments of the splits of all earlier rounds are written again.
     """

@@ -1,4 +1,4 @@
-"""The rounds of a training, from its plan to its last commit; Prefect is told by others."""
+"""The rounds of a training, from its plan to its last commit. Other modules report to Prefect."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from roundweave.storage.runs.names import is_run, run_name
 from roundweave.tasks.executors.base import Executor
 
 TASK_SECONDS = 10.0
-"""How long a Prefect task run should last if rounds are short: each task run costs tens of milliseconds."""
+"""The seconds of a Prefect task run if rounds are short. Each task run costs tens of milliseconds."""
 
 
 def run_rounds(
     executor: Executor, run: Prepared, hooks: Hooks, first: int, last: int, seconds: float | None
 ) -> Commit:
-    """Run rounds `first` to `last` in windows and return the last commit; stops early if training is to stop.
+    """Run rounds `first` to `last` in windows, and return the last commit. A stop ends the loop early.
 
-    `seconds` is the time that the round before took, or None; it decides the size of the first window.
+    `seconds` is the time of the round before, or None. It decides the size of the first window.
     """
     while True:
         rounds = 1 if hooks.may_end or (run.sampler and run.sampler.sees) else run.window(seconds)
@@ -45,13 +45,13 @@ def run_rounds(
 
 
 def train_rounds(plan: Plan, described: Described | None, executor: Executor) -> Run:
-    """Create a planned run or open it, and train its rounds; raises `Skipped` if a plugin says so.
+    """Create or open a planned run, and train its rounds. Raises `Skipped` if a plugin says so.
 
-    The executor finds what its examples decide if it is not `described` yet.
+    The executor describes the examples, unless they are `described` already.
     """
     config, hooks = plan.config, Hooks(plan.plugins, plan.address, plan.config.root)
     try:
-        with prepare(plan, executor, described) as run, listening(Raises()):
+        with prepare(plan, executor, described) as run, listening(Raises(run.job.work.partitions.called)):
             notify_begin(run.store.address)
             hooks.began(config.rounds)
             if run.done or not is_rejected(run.store):
@@ -65,7 +65,10 @@ def train_rounds(plan: Plan, described: Described | None, executor: Executor) ->
 
 
 def is_rejected(store: RoundStore) -> bool:
-    """Whether a run without a round is rejected for its examples, which is kept; it stays so when resumed."""
+    """Tell whether a run without rounds is rejected for its examples.
+
+    The rejection stays when the run is resumed.
+    """
     chain = store.log.chain(0)
     judged = read_section(store.place, JUDGEMENT, 0, chain) if store.has_sections else None
     if judged is None and (record := read_columns(store.place, store.attributes)) and record.refusals:

@@ -73,10 +73,10 @@ Stamp = tuple[int, int]
 
 
 def open_file(path: Path) -> Tensors:
-    """The named tensors of a file, each of its own shape, read one at a time when they are asked for.
+    """Return the named tensors of a file, each of its own shape, read one at a time when they are asked for.
 
     The file is checked to be complete first. Prefixes that DataParallel or torch.compile put before all names are
-    removed. Raises `CheckpointError` where the file is broken, and when a tensor is read after the file changed.
+    removed. Raises `CheckpointError` if the file is broken, and when a tensor is read after the file changed.
     """
     if path.suffix.lower() == SAFETENSORS:
         return _lazy(path, _SafetensorsFile())
@@ -88,14 +88,17 @@ def open_file(path: Path) -> Tensors:
 
 
 def dense(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor detached from autograd, of the same shape; raises `CheckpointError` for one that is not dense."""
+    """Return a tensor detached from autograd, of the same shape.
+
+    Raises `CheckpointError` for one that is not dense.
+    """
     if not is_dense(tensor):
         raise CheckpointError(f"{path}: {name!r} is no dense tensor with values; save it as one")
     return tensor.detach()
 
 
 def few(names: Iterable[object]) -> str:
-    """The first three names, quoted, and how many more there are."""
+    """Return the first three names, quoted, and how many more there are."""
     quoted = [repr(name) for name in names]
     more = f" and {len(quoted) - 3} more, {len(quoted)} in all" if len(quoted) > 3 else ""
     return ", ".join(quoted[:3]) + more
@@ -157,7 +160,7 @@ class _SafetensorsFile:
         self._places: dict[str, tuple[TensorSpec, int]] = {}
 
     def specs(self, path: Path) -> Specs:
-        """The specs of the tensors in the file."""
+        """Return the specs of the tensors in the file."""
         with safe_open(path, "pt") as opened:  # it checks the header, which is then read as it is
             names = list(opened.keys())
         if not names:
@@ -173,12 +176,12 @@ class _SafetensorsFile:
         return [self._places[name][0] for name in names]
 
     def tensor(self, name: str, path: Path) -> torch.Tensor:
-        """One tensor, of its own shape."""
+        """Return one tensor, of its own shape."""
         spec, _ = self._places[name]
         return next(self.blocks(name, path, max(spec.size, 1))).view(spec.shape)
 
     def blocks(self, name: str, path: Path, most: int = BLOCK) -> Iterator[torch.Tensor]:
-        """The elements of a tensor in blocks (elements,), each of which takes the memory of the one before."""
+        """Yield the elements of a tensor in blocks (element,). Each block takes the memory of the one before."""
         spec, start = self._places[name]
         memory = torch.empty(min(most, spec.size), dtype=getattr(torch, spec.dtype))
         with path.open("rb", buffering=0) as file:
@@ -202,13 +205,13 @@ class _TorchFile:
         self.places: dict[str, Hashable] = {}
 
     def specs(self, path: Path) -> Specs:
-        """The specs of the tensors in the file, whose places are noted."""
+        """Return the specs of the tensors in the file, whose places are noted."""
         self._mapped = self._mapped or _torch_tensors(path, mapped=True)
         self.places.update(known_places(self._mapped))
         return specs_of(self._mapped.items())
 
     def tensor(self, name: str, path: Path) -> torch.Tensor:
-        """A copy of one tensor; the file is mapped anew after `MOST_MAPPED` bytes."""
+        """Return a copy of one tensor; the file is mapped anew after `MOST_MAPPED` bytes."""
         self._mapped = self._mapped or _torch_tensors(path, mapped=True)
         tensor = self._mapped[name]
         tensor = tensor.clone() if tensor.layout == torch.strided else tensor
@@ -219,7 +222,7 @@ class _TorchFile:
 
 
 def _torch_tensors(path: Path, mapped: bool = False) -> dict[str, torch.Tensor]:
-    """The state dict of a torch file; where `mapped`, tensors are read from the file when they are used."""
+    """Return the state dict of a torch file; where `mapped`, tensors are read from the file when they are used."""
     _check_torch(path, _stamp(path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what torch warns of here is followed by an error
@@ -279,7 +282,7 @@ def _is_state_dict(value: Any) -> bool:
 
 
 def _prefix(names: Iterable[str]) -> str:
-    """The prefix of `WRAPPERS`, or several of them, that all names share; empty where there is none."""
+    """Return the prefix of `WRAPPERS`, or several of them, that all names share; empty if there is none."""
     every = list(names)
     for prefix in WRAPPERS:
         if all(name.startswith(prefix) and name != prefix for name in every):
@@ -287,15 +290,28 @@ def _prefix(names: Iterable[str]) -> str:
     return ""
 
 
+def within(folder: Path, name: str) -> Path:
+    """Return the path of a file in a folder. Raises `CheckpointError` for a link that leads out of the folder.
+
+    Links of a snapshot in the cache of Hugging Face may lead to the blobs of the same cache.
+    """
+    path, home = folder / name, folder.resolve()
+    blobs = home.parent.with_name("blobs") if home.parent.name == "snapshots" else home
+    if not any(map(path.resolve().is_relative_to, (home, blobs))):
+        raise CheckpointError(f"{path} is a link that leads out of the folder; put the file itself in its place")
+    return path
+
+
 def is_index(path: Path) -> bool:
-    """Whether a file's name is that of an index of shards, such as ``model.safetensors.index.json``."""
+    """Tell whether a file's name is that of an index of shards, such as ``model.safetensors.index.json``."""
     return path.name.lower().endswith(tuple(f"{suffix}{INDEX}" for suffix in SUFFIXES))
 
 
 def open_shards(path: Path) -> Tensors:
-    """The named tensors of all shards, each of its own shape, read one at a time when they are asked for.
+    """Return the named tensors of all shards, each of its own shape, read one at a time when they are asked for.
 
-    The index may come from anybody, so shards in another folder, and links, are refused. Raises `CheckpointError`.
+    The index may come from anybody, so shards in another folder are refused, as `within` does. Raises
+    `CheckpointError`.
     """
     places = _weight_map(path)
     shards = {name: open_file(_beside(path, name)) for name in sorted(set(places.values()))}
@@ -321,11 +337,9 @@ def _weight_map(path: Path) -> dict[str, str]:
 
 def _beside(index: Path, shard: str) -> Path:
     plain = shard not in ("", "..") and shard == Path(shard).name and "\\" not in shard and "\0" not in shard
-    path = index.with_name(shard) if plain else None
+    path = within(index.parent, shard) if plain else None
     if path is None or path.suffix.lower() not in SUFFIXES:
         raise CheckpointError(f"{index} names the shard {shard!r}, no checkpoint beside it; copy it again")
-    if path.is_symlink():
-        raise CheckpointError(f"{path} is a link, which may lead anywhere; put the file itself in its place")
     if not path.is_file():
         raise CheckpointError(f"{index} names the shard {shard}, which is not beside it; copy all shards")
     return path

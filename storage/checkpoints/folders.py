@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from roundweave.storage.checkpoints.files import INDEX, LARGEST_INDEX, SAFETENSORS
+from roundweave.storage.checkpoints.files import INDEX, LARGEST_INDEX, SAFETENSORS, within
 from roundweave.storage.checkpoints.writing import partial_folder, write_checkpoint
 from roundweave.storage.errors import CheckpointError, failing_as, reason
 from roundweave.storage.parsing import from_json
@@ -45,7 +45,10 @@ OF_A_TRAINING = ("trainer_state.json", "train_results.json", "eval_results.json"
 
 
 def tensors_file(folder: Path) -> Path:
-    """The file of a folder that has its tensors, or their index; raises `CheckpointError` if there is none."""
+    """Return the file of a folder that has its tensors, or their index.
+
+    Raises `CheckpointError` if there is none.
+    """
     full, adapter = (next((name for name in names if (folder / name).exists()), None) for names in (FULL, ADAPTER))
     if full and adapter:
         raise CheckpointError(
@@ -56,16 +59,8 @@ def tensors_file(folder: Path) -> Path:
     return within(folder, name)
 
 
-def within(folder: Path, name: str) -> Path:
-    """The path of a file in a folder; raises `CheckpointError` for a link that leads out of the folder."""
-    path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise CheckpointError(f"{path} is a link that leads out of the folder; put the file itself in its place")
-    return path
-
-
 def folder_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
-    """The JSON object in a folder's configuration; raises `CheckpointError` where there is none."""
+    """Return the JSON object in a folder's configuration. Raises `CheckpointError` if there is none."""
     path = within(folder, name)
     if not path.is_file():
         raise CheckpointError(
@@ -112,7 +107,7 @@ def write_shards(folder: Path, tensors: Tensors, most: int = SHARD) -> None:
 
 
 def _shards(specs: Iterable[TensorSpec], most: int) -> list[list[TensorSpec]]:
-    """Tensors in their order, in runs of at most so many bytes."""
+    """Return tensors in their order, in runs of at most so many bytes."""
     shards: list[list[TensorSpec]] = [[]]
     size = 0
     for spec in specs:
@@ -130,9 +125,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def files_beside(folder: Path) -> list[Path]:
-    """The files of a folder that are for its tokenizer, its processor and its generation of texts.
+    """Return the files of a folder that are for its tokenizer, its processor and its generation of texts.
 
-    Tensors, their index, code, and what tells of a training are left out; raises `CheckpointError` for links.
+    Tensors, their index, code, and what tells of a training are left out. Raises `CheckpointError` for links.
     """
     paths = [path for path in sorted(folder.iterdir()) if path.suffix in BESIDE and path.is_file()]
     names = [path.name for path in paths if not (path.name.startswith(".") or path.name.endswith(INDEX))]
@@ -140,7 +135,7 @@ def files_beside(folder: Path) -> list[Path]:
 
 
 def copy_beside(folder: Path, to: Path, without: Iterable[str] = ()) -> None:
-    """Copy the files beside the tensors of a folder, and its modules; raises `CheckpointError` as these do."""
+    """Copy the files beside the tensors of a folder, and its modules. Raises `CheckpointError` as these do."""
     for path in (path for path in files_beside(folder) if path.name not in without):
         shutil.copyfile(path, to / path.name)
     for name, content in modules_beside(folder).items():
@@ -149,7 +144,7 @@ def copy_beside(folder: Path, to: Path, without: Iterable[str] = ()) -> None:
 
 
 def modules_beside(folder: Path) -> dict[str, bytes]:
-    """The files of what sentence-transformers computes after a network, such as a pooling, by their paths.
+    """Return the files of what sentence-transformers computes after a network, such as a pooling, by their paths.
 
     Raises `CheckpointError` for a file that is no configuration: of tensors there no mean is computed.
     """

@@ -34,10 +34,10 @@ MARK = "<!-- written by roundweave export, which may replace this folder -->"
 
 
 def is_folder(to: str) -> bool:
-    """Whether a network is written to a folder there, or else to a file; raises `UsageError`."""
+    """Tell whether a network is written to a folder there, or else to a file. Raises `UsageError`."""
     path = as_path(to)
     if not to.strip():
-        raise UsageError(f"an export to {to!r} goes nowhere; give a folder, a file or a tracker")
+        raise UsageError(f"{to!r} is no target of an export; give a folder, a file or a tracker")
     if to.endswith("/") or path.is_dir():
         return True
     if path.suffix.lower() in SUFFIXES:
@@ -49,21 +49,21 @@ def is_folder(to: str) -> bool:
 
 
 def check_folder(to: str, replace: bool = True) -> Path:
-    """The path of a folder to write; raises `UsageError` where something lies that may not be replaced."""
+    """Return the path of a folder to write. Raises `UsageError` if something lies that may not be replaced."""
     folder = as_path(to).resolve()
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{to} is a file; give the folder another name")
     if not folder.is_dir() or not any(folder.iterdir()):
         return folder
     if not (folder / CARD).is_file() or not (folder / CARD).read_bytes().startswith(MARK.encode()):
-        raise UsageError(f"{to} holds what no export wrote; give another folder")
+        raise UsageError(f"{to} has files that no export wrote; give another folder")
     if not replace:
-        raise UsageError(f"{to} is there already; give another name, or --force to replace it")
+        raise UsageError(f"{to} exists already; give another name, or --force to replace it")
     return folder
 
 
 def check_place(place: Where, replace: bool = True) -> Path:
-    """The path of a checkpoint to write; raises `UsageError` as `file_path` does."""
+    """Return the path of a checkpoint to write. Raises `UsageError` as `file_path` does."""
     return file_path(place, "a checkpoint", SUFFIXES, replace)
 
 
@@ -73,7 +73,7 @@ def write_checkpoint(place: Where, tensors: Tensors, metadata: Mapping[str, str]
     Tensors have any shapes. Tied tensors stay tied in a torch file and become equal copies in a safetensors file,
     which is written a block of elements at a time; the tensors of a torch file are all in memory before.
     `metadata` is written to safetensors files only. Raises `UsageError` for tensors that such a file cannot hold,
-    and `CheckpointError` where the file cannot be written.
+    and `CheckpointError` if the file cannot be written.
     """
     path = check_place(place)
     if not tensors:
@@ -100,7 +100,7 @@ def _write(path: Path, save: Callable[[Path], None]) -> None:
 
 @contextmanager
 def partial_folder(place: Path) -> Iterator[Path]:
-    """A new folder beside a place for what is to take the place, which is removed at the end where it is left.
+    """A new folder beside a place for what is to take the place, which is removed at the end if it is left.
 
     What killed writers left there is removed before, unless others are at work: each holds a lock of the folder
     that the place is in, which ends with its process.
@@ -170,7 +170,7 @@ def _behind(file: BinaryIO) -> Iterator[Callable[[bytes | memoryview], None]]:
 
 
 def _specs(path: Path, tensors: Tensors) -> Specs:
-    """The specs of the tensors, which are read one by one where these are not known."""
+    """Return the specs of the tensors, which are read one by one where these are not known."""
     known = tensors.specs if isinstance(tensors, LazyTensors) else ()
     specs = known or specs_of((name, dense(path, name, tensor)) for name, tensor in tensors.items())
     for spec in specs:
@@ -182,13 +182,13 @@ def _specs(path: Path, tensors: Tensors) -> Specs:
 
 
 def _bytes(dtype: str) -> int:
-    """The bytes of one element."""
+    """Return the bytes of one element."""
     size: int = getattr(torch, dtype).itemsize
     return size
 
 
 def _tied(tensors: Tensors) -> dict[str, torch.Tensor]:
-    """The tensors without unused memory behind them, where tied names stand for one tensor.
+    """Return the tensors without unused memory behind them, where tied names stand for one tensor.
 
     torch saves all of a tensor's memory, so a small view of a large tensor would be saved as the large one.
     """
@@ -198,7 +198,10 @@ def _tied(tensors: Tensors) -> dict[str, torch.Tensor]:
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where it fills its memory, is contiguous and on the CPU; otherwise a copy that does."""
+    """Return the tensor itself where it fills its memory, is contiguous and on the CPU.
+
+    Otherwise a copy that does.
+    """
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
     plain = tensor.device.type == "cpu" and not (tensor.is_conj() or tensor.is_neg())
     kept = whole and plain and tensor.is_contiguous()
@@ -206,5 +209,5 @@ def _alone(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor on the CPU, its elements stored as they are read, neither conjugated nor negated then."""
+    """Return the tensor on the CPU, its elements stored as they are read, neither conjugated nor negated then."""
     return tensor.cpu().resolve_conj().resolve_neg()

@@ -1,4 +1,4 @@
-"""Which arrays a run has: their paths, dtypes, dimensions and chunks. Nothing here reads or writes files.
+"""The arrays of a run: their paths, dtypes, dimensions and chunks. Nothing here reads or writes files.
 
 Every array over rounds has one row for each round, and row 0 for the initial state.
 """
@@ -18,9 +18,9 @@ from roundweave.storage.values.state import OBSERVED, Layout, Rows, json_rows
 from roundweave.storage.values.tensors import RAW, Specs, TensorSpec, specs_bytes, vector_sizes
 
 VERSIONS = UNPACKED, _, VERSION = 10, 11, 12
-"""The store versions that are read.
+"""The store versions that can be read.
 
-In the first, records stay in a file each. In the first two, `COPIES` are replaced when a run goes on.
+Version 10 has a file for each record. When a run of version 10 or 11 goes on, its `COPIES` are replaced.
 """
 
 
@@ -28,7 +28,7 @@ GROUPS = ("scores", "metrics", "bookkeeping")
 """The groups of the arrays that show the numbers of rounds to plain zarr and xarray."""
 
 COPIES = ("commits/copied.json", "metrics", "bookkeeping")
-"""What stores before version 12 have of the numbers of each partition, which nobody reads any more."""
+"""Copies of the numbers of each partition in stores before version 12. Nobody reads them any more."""
 
 
 ROWS = 1024
@@ -36,22 +36,22 @@ ROWS = 1024
 
 
 MOST_SLOTS = 1_000
-"""The most slots of one kind (memory, carry, extras). An optimizer has a few; each is as large as the network."""
+"""The most slots of one kind (memory, carry, extras). An optimizer has a few, each as large as the network."""
 
 
 MOST_SHARDS, SHARDS_OF_PROCESS = 32, 8
-"""Into how many files the updates of a round go, if that is enough for each process to write so many.
+"""The number of files of a round's updates, and the number for each process if that is larger.
 
-With fewer files for each process, some processes would have many more partitions to map than others. Rounds
-that ask some partitions, but more than the first number, have no more than the second for each process, since they
+With fewer files for each process, some processes would have many more partitions to map than others. Rounds that
+ask some partitions, but more than the first number, have at most the second number for each process, because they
 are short.
 """
 
 
 SHARD_BYTES, SHARD_PARTITIONS = 1 << 26, 1 << 11
-"""The most bytes on average, of a round that asks some, and the most partitions of a file that several share.
+"""The most bytes of a shared file on average, in rounds that ask some partitions, and its most partitions.
 
-Its bytes are in memory until it is written, and to read one partition the index of all is read.
+The bytes are in memory until the file is written. Reading one partition reads the index of all.
 """
 
 
@@ -85,11 +85,11 @@ class ArraySpec:
 
     @property
     def file(self) -> tuple[int, ...]:
-        """The shape of what one file holds: a chunk, or the chunks of a shard's partitions."""
+        """The shape of the content of one file: a chunk, or the chunks of a shard's partitions."""
         return self.chunks if self.shard == 1 else (1, self.shard, *self.chunks[2:])
 
     def held(self, numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """The indices of the chunks in a file of an array over rounds, (round,) or (round, partition).
+        """Return the indices of the chunks in a file of an array over rounds, (round,) or (round, partition).
 
         `numbers` are those in the file's key.
         """
@@ -100,19 +100,19 @@ class ArraySpec:
 
     @property
     def stored(self) -> str:
-        """The dtype of the stored bytes, which differs from `dtype` for bfloat16: it is stored as uint16."""
+        """The dtype of the stored bytes. It differs from `dtype` for bfloat16, which is stored as uint16."""
         return RAW.get(self.dtype, self.dtype)
 
     @property
     def fill(self) -> Any:
-        """What zarr reads where a chunk is missing: NaN, False or 0.
+        """The value that zarr reads for a missing chunk: NaN, False or 0.
 
-        Whether a value exists is decided by the commit records, never by comparing with this.
+        The commit records decide whether a value exists. Comparing with this value does not.
         """
         return "NaN" if self.stored.startswith("float") else False if self.stored == "bool" else 0
 
     def metadata(self) -> dict[str, Any]:
-        """The content of the array's ``zarr.json`` document, as a JSON object."""
+        """Return the content of the array's ``zarr.json`` document, as a JSON object."""
         inner = {"chunk_shape": list(self.chunks), "codecs": CODECS, "index_codecs": CODECS}
         sharding = {"name": "sharding_indexed", "configuration": {**inner, "index_location": "start"}}
         return {
@@ -136,10 +136,10 @@ Slots = Annotated[tuple[str, ...], Field(max_length=MOST_SLOTS)]
 class Schema:
     """What a run stores: the layout of its network, the number of partitions, and the slots of its algorithm.
 
-    `memory`, `carry` and `extras` are names of slots; each slot has the shapes of the parameters. `matches` has
+    `memory`, `carry` and `extras` are names of slots. Each slot has the shapes of the parameters. `matches` has
     one spec for each unit group that a reduce matches: the name of the group, and dtype and shape of its
-    permutation; `observed` has one for each tensor that maps observe for the reduce. The updates of `shard`
-    neighbouring partitions lie in one file; so do their carries and matches.
+    permutation. `observed` has one spec for each tensor that maps observe for the reduce. The updates of `shard`
+    neighbouring partitions lie in one file, and so do their carries and matches.
     """
 
     __pydantic_config__ = EXACTLY
@@ -154,11 +154,11 @@ class Schema:
     shard: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)] = 1
 
     def sharded(self, processes: int = 1, updates: int = 0) -> Schema:
-        """The schema with as few files as suit so many processes that write them.
+        """Return the schema with as few files as suit so many processes that write them.
 
-        A round stores so many `updates`; 0: of all partitions. Of the sizes from the least to twice that, it has
-        the one with which partitions are most often halved into whole shards: a block that is such a part sends a
-        single vector to the reduce.
+        A round stores `updates` updates; 0 means those of all partitions. Of the sizes from the least to twice the
+        least, the schema has the one with which partitions are most often halved into whole shards. A block that
+        is such a half sends a single vector to the reduce.
         """
         updates, files = updates or self.partitions, SHARDS_OF_PROCESS * processes
         files = files if MOST_SHARDS < updates < self.partitions else max(MOST_SHARDS, files)
@@ -174,7 +174,10 @@ class Schema:
         return replace(self, shard=max(range(least, largest), key=parts))
 
     def state(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of the state by path, with `rows` rows. Frozen parameters are stored once, without rows."""
+        """Return the arrays of the state by path, with `rows` rows.
+
+        Frozen parameters are stored once, without rows.
+        """
         groups = {"params": self.layout.params, "buffers": self.layout.buffers}
         groups |= {f"memory/{slot}": self.layout.params for slot in self.memory}
         lead = {"round": rows}
@@ -183,14 +186,17 @@ class Schema:
         return {array.path: array for array in arrays}
 
     def sent(self) -> dict[str, Specs]:
-        """The tensors of an update and of the carry after it, by the path of their group."""
+        """Return the tensors of an update and of the carry after it, by the path of their group."""
         groups: dict[str, Specs] = {"updates": self.layout.params, "updates/buffers": self.layout.buffers}
         groups |= {f"updates/extras/{name}": self.layout.params for name in self.extras}
         groups |= {OBSERVED: self.observed} if self.observed else {}
         return groups | {f"carry/{slot}": self.layout.params for slot in self.carry}
 
     def vectors(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of updates and carries by path, (round, partition, element); a chunk for each partition."""
+        """Return the arrays of updates and carries by path, (round, partition, element).
+
+        Each partition has a chunk.
+        """
         lead = {"round": rows, "partition": self.partitions}
         arrays = {}
         for group, specs in self.sent().items():
@@ -201,10 +207,10 @@ class Schema:
         return arrays
 
     def matching(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of permutations and similarities by path, (round, partition, …); a chunk for each partition.
+        """Return the arrays of permutations and similarities by path, (round, partition, …).
 
-        A float32 match is a mixture, (unit, unit), whose similarities are (unit,). Those of a permutation have its
-        own shape.
+        Each partition has a chunk. A float32 match is a mixture, (unit, unit), with similarities (unit,). The
+        similarities of a permutation have the permutation's shape.
         """
         lead = {"round": rows, "partition": self.partitions}
         arrays = {}
@@ -227,19 +233,19 @@ class Schema:
         return sum(map(specs_bytes, self.sent().values()))
 
     def stored_bytes(self, states: int, updates: int) -> int:
-        """The bytes of the tensors of a run that has so many states, and so many updates of single partitions."""
+        """Return the bytes of the tensors of so many states and so many updates of single partitions."""
         return specs_bytes(self.layout.frozen) + states * self.state_bytes + updates * self.update_bytes
 
     def tensors(self, rows: int) -> dict[str, ArraySpec]:
-        """The arrays of tensors by path: states, updates, carries and matches."""
+        """Return the arrays of tensors by path: states, updates, carries and matches."""
         return self.state(rows) | self.vectors(rows) | self.matching(rows)
 
     def arrays(self, rows: int) -> dict[str, ArraySpec]:
-        """Every array that a run has from its start, by path, with `rows` rows."""
+        """Return every array that a run has from its start, by path, with `rows` rows."""
         return self.tensors(rows) | {path: number_array(path, rows) for path in ("round", "committed", "commits")}
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `from_json` rebuilds the schema."""
+        """Return a JSON object from which `from_json` rebuilds the schema."""
         slots = {"memory": list(self.memory), "carry": list(self.carry), "extras": list(self.extras)}
         matches, observed = (json_rows(specs) for specs in (self.matches, self.observed))
         value = {"layout": self.layout.to_json(), "partitions": self.partitions, **slots, "matches": matches}
@@ -248,24 +254,30 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Schema:
-        """Rebuild a schema from what `to_json` gave; raises `ValueError` for anything else."""
+        """Rebuild a schema from what `to_json` gave. Raises `ValueError` for anything else."""
         return parse(cls, json.dumps(value))
 
 
 def number_array(path: str, rows: int) -> ArraySpec:
-    """The array of numbers at a path, (round,): a coordinate, a score, a metric or bookkeeping."""
+    """Return the array of numbers at a path, (round,): a coordinate, a score, a metric or bookkeeping."""
     dtype = "bool" if path == "committed" else "float64" if "/" in path else "int64"
     return ArraySpec(path, dtype, (rows,), (ROWS,), ("round",))
 
 
 def split_array(number: int, examples: int) -> ArraySpec:
-    """The array (example,) with the partition of each example under split `number`; -1 for those held out."""
+    """Return the array (example,) with the partition of each example under split `number`.
+
+    -1 for those held out.
+    """
     shape = (examples,)
     return ArraySpec(f"partitions/{number}", "int32", shape, shape, ("example",))
 
 
 def _array(path: str, spec: TensorSpec, lead: Mapping[str, int]) -> ArraySpec:
-    """The array of a tensor of each round, or of each (round, partition): these axes `lead`, with their sizes."""
+    """Return the array of a tensor of each round, or of each (round, partition).
+
+    `lead` has the sizes of these axes.
+    """
     axes = (f"{spec.name}.{axis}" for axis in range(len(spec.shape)))
     shape, chunks = (*lead.values(), *spec.shape), (*(1 for _ in lead), *spec.shape)
     return ArraySpec(path, spec.dtype, shape, chunks, (*lead, *axes))

@@ -1,6 +1,6 @@
-"""Check the names, dtypes and shapes of a schema when a store is opened or created.
+"""Checks the names, dtypes and shapes of a schema when a store is opened or created.
 
-A store may come from anybody, and so may the names of a module's tensors, which become paths.
+A store may come from anybody. So may the names of a module's tensors, which become paths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST = 1 << 58
 
 
 def checked_schema(value: Any) -> Schema:
-    """The schema of a JSON value; raises `ValueError` where no run can have it.
+    """Return the schema of a JSON value. Raises `ValueError` if no run can have it.
 
     Reasons are names that cannot be paths or that clash, and impossible dtypes, shapes and numbers of partitions.
     """
@@ -50,9 +50,9 @@ def checked_schema(value: Any) -> Schema:
 
 
 def _check_paths(schema: Schema) -> None:
-    """Raise `ValueError` where the arrays of a schema cannot lie at their paths.
+    """Raise `ValueError` if the arrays of a schema cannot lie at their paths.
 
-    Each path must stay inside the run, and no array may have the path of another one or lie inside of it.
+    Each path must stay inside the run. No array may have the path of another array or lie inside it.
     """
     paths = schema.arrays(1).keys()
     if len(paths) < _count(schema):
@@ -65,7 +65,7 @@ def _check_paths(schema: Schema) -> None:
 
 
 def _count(schema: Schema) -> int:
-    """The number of arrays of a schema. A dict by path has fewer where two paths are equal."""
+    """Return the number of arrays of a schema. A dict by path has fewer if two paths are equal."""
     layout = schema.layout
     tensors = len(layout.params) * (1 + len(schema.memory)) + len(layout.buffers) + len(layout.frozen)
     params, buffers, observed = (len(vector_sizes(s)) for s in (layout.params, layout.buffers, schema.observed))
@@ -74,7 +74,7 @@ def _count(schema: Schema) -> int:
 
 
 def _is_part(name: str) -> bool:
-    """Whether a folder can have this name: it must be printable, not too long, and not ``zarr.json``."""
+    """Tell whether a folder can have this name: it must be printable, not too long, and not ``zarr.json``."""
     if name in ("", ".", "..", NAME) or not name.isprintable():
         return False
     return len(name.encode(errors="surrogatepass")) <= LONGEST

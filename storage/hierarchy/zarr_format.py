@@ -1,14 +1,14 @@
-"""Write and read zarr's format 3: documents, chunks (codecs `bytes`, `crc32c`) and shards (`sharding_indexed`).
+"""Writes and reads zarr's format 3: documents, chunks (codecs `bytes`, `crc32c`) and shards (`sharding_indexed`).
 
 Documents, named ``zarr.json``, describe groups and arrays. A shard is a file with the chunks of neighbouring
 partitions. It begins with an index, which has the offset and the size of each chunk, and its checksum. The chunks
-follow in the order of their partitions, without gaps, so the index follows from which partitions are there; any
-other counts as damage. An array with a single partition to a file has plain chunks.
+follow in the order of their partitions, without gaps. So the index follows from the partitions that are there, and
+any other index counts as damage. An array with a single partition to a file has plain chunks.
 
-Anybody can read the chunks with zarr. They are not written with it for three reasons. It is slower: 40 bytes take
-0.7 to 0.9 ms instead of 0.2 ms, and 2 MB take 7 ms instead of 1 to 6 ms (zarr 3.1.6, with its own stores and with
-obstore's). It cannot sync a chunk to survive a power loss. And it silently accepts values of another shape and
-rows past the end.
+Anybody can read the chunks with zarr. Roundweave writes them itself, for three reasons. zarr is slower: 40 bytes
+take 0.7 to 0.9 ms instead of 0.2 ms, and 2 MB take 7 ms instead of 1 to 6 ms (zarr 3.1.6, with its own stores and
+with obstore's). zarr cannot sync a chunk to survive a power loss. And zarr silently accepts values of another
+shape and rows past the end.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ LARGEST = 1 << 27
 
 
 def read_document(place: Place, path: str = "") -> dict[str, Any]:
-    """The document of the group or array at a path; the root's path is empty.
+    """Return the document of the group or array at a path; the root's path is empty.
 
-    Raises `KeyError` where there is none and `ValueError` where it is not JSON.
+    Raises `KeyError` if there is none and `ValueError` if it is not JSON.
     """
     content = place.read(_key(path), most=LARGEST)
     if content is None:
@@ -47,9 +47,9 @@ def read_document(place: Place, path: str = "") -> dict[str, Any]:
 
 
 def described_rows(place: Place, path: str) -> int | None:
-    """The length of the first axis of an array, according to its document.
+    """Return the length of the first axis of an array, according to its document.
 
-    None where the document is missing or damaged, or where no run can have so many rows.
+    Returns None if the document is missing or damaged, or if no run can have so many rows.
     """
     try:
         rows = read_document(place, path)["shape"][0]
@@ -59,7 +59,7 @@ def described_rows(place: Place, path: str) -> int | None:
 
 
 def root_document(attributes: Mapping[str, Any]) -> bytes:
-    """The bytes of the root group's document with these attributes."""
+    """Return the bytes of the root group's document with these attributes."""
     return _bytes({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
 
 
@@ -74,7 +74,7 @@ def replace_documents(place: Place, specs: Iterable[ArraySpec]) -> None:
 
 
 def documents(specs: Iterable[ArraySpec]) -> dict[str, bytes]:
-    """The documents of arrays and of the groups that they are in, by key: first groups, then arrays in order."""
+    """Return the documents of arrays and of their groups, by key: first groups, then arrays in order."""
     specs = list(specs)
     groups = sorted({parent for spec in specs for parent in parents(spec.path)})
     arrays = {_key(spec.path): _bytes(spec.metadata()) for spec in specs}
@@ -90,7 +90,7 @@ def _key(path: str) -> str:
 
 
 def parents(path: str) -> list[str]:
-    """The paths of the groups that an array is in, from the outermost one, without the root."""
+    """Return the paths of the groups that an array is in, from the outermost one, without the root."""
     parts = path.split("/")
     return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
@@ -106,14 +106,14 @@ CHUNK = re.compile(r"(.+)/c/([0-9]{1,18})((?:/[0-9]{1,18})*)")
 def write_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], array: np.ndarray) -> None:
     """Write one whole chunk.
 
-    `array` has the shape `spec.chunks`, or that without leading axes of length 1. Raises `ShapeMismatch` for
+    `array` has the shape `spec.chunks`, or that shape without leading axes of length 1. Raises `ShapeMismatch` for
     another shape or dtype, and for an index outside of the array.
     """
     place.write(chunk_key(spec, index), *encoded_chunk(spec, array))
 
 
 def encoded_chunk(spec: ArraySpec, array: np.ndarray) -> tuple[memoryview, bytes]:
-    """The stored bytes of a chunk, and their checksum; `array` and errors are as in `write_chunk`."""
+    """Return the stored bytes of a chunk, and their checksum; `array` and errors are as in `write_chunk`."""
     shape = tuple(array.shape)
     fits = shape == spec.chunks[-len(shape) :] * bool(shape) and array.size == _size(spec)
     if not fits or array.dtype != spec.stored:
@@ -123,7 +123,7 @@ def encoded_chunk(spec: ArraySpec, array: np.ndarray) -> tuple[memoryview, bytes
 
 
 def checksum_of(data: np.ndarray) -> bytes:
-    """The crc32c checksum of bytes, (byte,), as it is stored after them."""
+    """Return the crc32c checksum of bytes, (byte,), as it is stored after them."""
     checksum: int = google_crc32c.value(data)
     return checksum.to_bytes(CHECKSUM, "little")
 
@@ -131,13 +131,13 @@ def checksum_of(data: np.ndarray) -> bytes:
 def stream_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], parts: Iterable[np.ndarray]) -> None:
     """Write one whole chunk from consecutive parts, (element,) or any shape, without holding it all in memory.
 
-    Raises `ShapeMismatch` where the parts do not fill the chunk exactly; then nothing is written.
+    Raises `ShapeMismatch` if the parts do not fill the chunk exactly; then nothing is written.
     """
     place.stream(chunk_key(spec, index), _streamed(spec, parts))
 
 
 def _streamed(spec: ArraySpec, parts: Iterable[np.ndarray]) -> Iterator[memoryview | bytes]:
-    """The bytes of each part, followed by the checksum of all."""
+    """Yield the bytes of each part, followed by the checksum of all."""
     checksum = size = 0
     for part in parts:
         data = little_bytes(part)
@@ -150,9 +150,9 @@ def _streamed(spec: ArraySpec, parts: Iterable[np.ndarray]) -> Iterator[memoryvi
 
 
 def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndarray | None:
-    """One whole chunk, of shape `spec.chunks`; None where it does not exist.
+    """Return one whole chunk, of shape `spec.chunks`; None if it does not exist.
 
-    Raises `StoreDamaged` where its bytes do not have the right length and checksum.
+    Raises `StoreDamaged` if its bytes do not have the right length and checksum.
     """
     key = chunk_key(spec, index)
     content = place.read(key, most=chunk_bytes(spec))
@@ -160,16 +160,18 @@ def read_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndar
 
 
 def decoded_chunk(spec: ArraySpec, content: memoryview, where: str) -> np.ndarray:
-    """A chunk from its stored bytes, of shape `spec.chunks`; raises `StoreDamaged` as `checked_chunk` does."""
+    """Return a chunk from its stored bytes, of shape `spec.chunks`.
+
+    Raises `StoreDamaged` as `checked_chunk` does.
+    """
     stored = checked_chunk(content, chunk_bytes(spec), where).view(np.dtype(spec.stored).newbyteorder("<"))
     return stored.astype(spec.stored, copy=False).reshape(spec.chunks)
 
 
 def read_parts(place: Place, spec: ArraySpec, index: tuple[int, ...], elements: int) -> Iterator[np.ndarray]:
-    """The elements of an existing chunk in parts of `elements`, (element,) each, without holding it in memory.
+    """Yield the elements of a chunk in parts of `elements`, (element,) each, to save memory.
 
-    Raises `StoreDamaged` after the last part where the checksum is wrong, so use no part before the end is
-    reached.
+    Raises `StoreDamaged` after the last part if the checksum is wrong, so use no part before the end is reached.
     """
     key, dtype = chunk_key(spec, index), np.dtype(spec.stored).newbyteorder("<")
     end, step, checksum = chunk_bytes(spec) - CHECKSUM, elements * dtype.itemsize, 0
@@ -184,13 +186,13 @@ def read_parts(place: Place, spec: ArraySpec, index: tuple[int, ...], elements: 
 
 
 def missing_chunk(place: Place, spec: ArraySpec, index: tuple[int, ...], whose: str) -> StoreDamaged:
-    """The error for a missing chunk that should be there according to a record; `whose` says what lacks it."""
+    """Return the error for a missing chunk that a record names. `whose` says in the message what lacks it."""
     missing = "is missing" if spec.shard == 1 else "is missing or lacks it"
     return StoreDamaged(f"{place}: {whose}, {chunk_key(spec, index)} {missing}; restore the file from a copy")
 
 
 def checked_chunk(content: memoryview, size: int, where: str) -> np.ndarray:
-    """The bytes of a chunk of `size` bytes without its checksum, (byte,).
+    """Return the bytes of a chunk of `size` bytes without its checksum, (byte,).
 
     Raises `StoreDamaged`, which names `where`, for another length or a wrong checksum.
     """
@@ -201,17 +203,17 @@ def checked_chunk(content: memoryview, size: int, where: str) -> np.ndarray:
 
 
 def damaged(where: str) -> StoreDamaged:
-    """The error for a file, named by `where`, whose bytes are not those that were written."""
+    """Return the error for a file, named by `where`, whose bytes were changed."""
     return StoreDamaged(f"{where}: the stored bytes are not those that were written; restore the file from a copy")
 
 
 def chunk_bytes(spec: ArraySpec) -> int:
-    """The stored bytes of a chunk, with its checksum."""
+    """Return the stored bytes of a chunk, with its checksum."""
     return _size(spec) * np.dtype(spec.stored).itemsize + CHECKSUM
 
 
 def empty_chunk(spec: ArraySpec) -> np.ndarray:
-    """A chunk filled with the fill value, of shape `spec.chunks`."""
+    """Return a chunk filled with the fill value, of shape `spec.chunks`."""
     return np.full(spec.chunks, np.nan if spec.fill == "NaN" else spec.fill, spec.stored)
 
 
@@ -220,7 +222,7 @@ def _size(spec: ArraySpec) -> int:
 
 
 def chunk_key(spec: ArraySpec, index: tuple[int, ...]) -> str:
-    """The key of the file that a chunk is in. Zeros at the end of the chunk's index may be left out.
+    """Return the key of the file that a chunk is in. Zeros at the end of the chunk's index may be left out.
 
     Raises `ShapeMismatch` for an index outside of the array.
     """
@@ -233,14 +235,14 @@ def chunk_key(spec: ArraySpec, index: tuple[int, ...]) -> str:
 
 
 ABSENT = (1 << 64) - 1
-"""What the index has as offset and size of a chunk that is not in the file."""
+"""The offset and size in the index of a chunk that is not in the file."""
 
 
 def write_shard(place: Place, spec: ArraySpec, round: int, arrays: Mapping[int, np.ndarray]) -> None:
-    """Write the chunks of a round's partitions, by partition, as all that their file holds.
+    """Write the chunks of a round's partitions, by partition, as the whole content of their file.
 
-    Each array is as for `write_chunk`. Raises `ShapeMismatch` as that does, and `ValueError` unless all are in one
-    file.
+    Each array is as for `write_chunk`. Raises `ShapeMismatch` as `write_chunk` does, and `ValueError` unless all
+    are in one file.
     """
     [key] = {chunk_key(spec, (round, partition)) for partition in arrays}
     partitions = sorted(arrays)
@@ -252,9 +254,9 @@ def write_shard(place: Place, spec: ArraySpec, round: int, arrays: Mapping[int, 
 
 
 def read_stored(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.ndarray | None:
-    """A chunk, of shape `spec.chunks`, whether others are in its file or not; None where it does not exist.
+    """Return a chunk, of shape `spec.chunks`, whether others are in its file or not; None if it does not exist.
 
-    Raises `StoreDamaged` where the bytes of the chunk or of the file's index are not those that were written.
+    Raises `StoreDamaged` if the bytes of the chunk or of the file's index are not those that were written.
     """
     if spec.shard == 1:
         return read_chunk(place, spec, index)
@@ -262,13 +264,13 @@ def read_stored(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> np.nda
     if index[1] not in there:
         return None
     key, size, before = chunk_key(spec, index), chunk_bytes(spec), there.index(index[1])
-    # Of the last chunk one byte more is asked for, so that a byte after it is noticed.
+    # Read one byte more of the last chunk, to notice bytes after the chunk.
     content = place.read_part(key, index_bytes(spec) + before * size, size + (before == len(there) - 1))
     return None if content is None else decoded_chunk(spec, content, f"{place}/{key}")
 
 
 def partitions_in(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> list[int]:
-    """The partitions whose chunks are in the file of a chunk, ascending; none where there is no file.
+    """Return the partitions whose chunks are in the file of a chunk, ascending; none if there is no file.
 
     If every partition has a file of its own, it is not looked for. Raises `StoreDamaged` for a damaged index.
     """
@@ -286,7 +288,7 @@ def partitions_in(place: Place, spec: ArraySpec, index: tuple[int, ...]) -> list
 
 
 def keep_chunks(place: Place, spec: ArraySpec, round: int, partitions: Collection[int]) -> None:
-    """Write the file that has these partitions of a round anew, without the chunks of all others."""
+    """Write a file anew with the chunks of these partitions of a round alone."""
     there = partitions_in(place, spec, (round, min(partitions)))
     staying = [partition for partition in there if partition in partitions]
     if 0 < len(staying) < len(there):
@@ -295,12 +297,12 @@ def keep_chunks(place: Place, spec: ArraySpec, round: int, partitions: Collectio
 
 
 def index_bytes(spec: ArraySpec) -> int:
-    """The bytes of the index at the beginning of a file, with its checksum; 0 where files have no index."""
+    """Return the bytes of the index at the beginning of a file, with its checksum; 0 where files have no index."""
     return 0 if spec.shard == 1 else 16 * spec.shard + CHECKSUM
 
 
 def array_of(arrays: Mapping[str, ArraySpec], key: str) -> tuple[ArraySpec, tuple[int, ...]] | None:
-    """The array over rounds that a file belongs to, and the numbers in its key; None for any other file."""
+    """Return the array over rounds that a file belongs to, and the numbers in its key; None for any other file."""
     parts = CHUNK.fullmatch(key)
     spec = arrays.get(parts[1]) if parts else None
     if parts is None or spec is None or not spec.over_rounds:
@@ -309,13 +311,16 @@ def array_of(arrays: Mapping[str, ArraySpec], key: str) -> tuple[ArraySpec, tupl
 
 
 def is_cut(spec: ArraySpec, size: int) -> bool:
-    """Whether a file of so many bytes was cut short: it must have its index and whole chunks."""
+    """Tell whether a file of so many bytes was cut short: a whole file has its index and whole chunks."""
     chunks = size - index_bytes(spec)
     return chunks < chunk_bytes(spec) or (spec.shard > 1 and chunks % chunk_bytes(spec) > 0)
 
 
 def _index(spec: ArraySpec, there: Sequence[int] | np.ndarray) -> np.ndarray:
-    """The offsets and sizes of a shard's chunks, uint64 (partition, 2); `there` are numbers within the shard."""
+    """Return the offsets and sizes of a shard's chunks, uint64 (partition, 2).
+
+    `there` are numbers of partitions within the shard.
+    """
     table = np.full((spec.shard, 2), ABSENT, "<u8")
     table[there, 0] = index_bytes(spec) + chunk_bytes(spec) * np.arange(len(there))
     table[there, 1] = chunk_bytes(spec)

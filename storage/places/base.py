@@ -1,4 +1,4 @@
-"""Addresses, the interface that the store uses to read and write a run wherever it lies, and requests at once."""
+"""Addresses, the interface by which the store reads and writes a run anywhere, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+")
 
 
 def scheme_of(where: Where) -> str:
-    """The scheme of an address in lower case; empty for a path.
+    """Return the scheme of an address in lower case; empty for a path.
 
     >>> scheme_of("s3://bucket/runs"), scheme_of("runs")
     ('s3', '')
@@ -33,7 +33,7 @@ def scheme_of(where: Where) -> str:
 
 
 def address_of(where: Where) -> str:
-    """The normal form of an address: lower-case scheme, two slashes after it, and none at the end.
+    """Return the normal form of an address: a lower-case scheme, two slashes after it, and none at the end.
 
     >>> address_of("S3:/bucket/runs/"), address_of("runs/")
     ('s3://bucket/runs', 'runs')
@@ -43,7 +43,7 @@ def address_of(where: Where) -> str:
 
 
 def join_address(where: Where, name: Where) -> str:
-    """A name appended to an address. As when paths are joined, an absolute path or an address replaces it.
+    """Append a name to an address. An absolute path or an address replaces the address, as in joining paths.
 
     >>> join_address("s3://bucket", "runs"), join_address("s3://bucket", "/runs"), join_address("runs", "s3://b")
     ('s3://bucket/runs', '/runs', 's3://b')
@@ -54,7 +54,7 @@ def join_address(where: Where, name: Where) -> str:
 
 
 def above(where: Where) -> str:
-    """The address of the folder that an address is in.
+    """Return the address of the folder that an address is in.
 
     >>> above("s3://bucket/runs/a.zarr"), above("runs/a.zarr")
     ('s3://bucket/runs', 'runs')
@@ -64,7 +64,7 @@ def above(where: Where) -> str:
 
 
 def last_name(where: Where) -> str:
-    """The last part of an address.
+    """Return the last part of an address.
 
     >>> last_name("s3://bucket/runs/a.zarr")
     'a.zarr'
@@ -73,7 +73,7 @@ def last_name(where: Where) -> str:
 
 
 def full_address(where: Where) -> str:
-    """An address that means the same from any working folder: paths become absolute, with links resolved."""
+    """Return an address that is the same from any working folder: an absolute path, with links resolved."""
     return address_of(where) if scheme_of(where) else str(Path(where).resolve())
 
 
@@ -82,7 +82,10 @@ LONGEST = 255
 
 
 def as_path(where: Where) -> Path:
-    """The address as a path; raises `UsageError` where it has a scheme and so is not on a disk of this machine."""
+    """Return the address as a path.
+
+    Raises `UsageError` if it has a scheme and so is not on a disk of this machine.
+    """
     if scheme_of(where):
         raise UsageError(f"{address_of(where)} is not on a disk of this machine; give a path")
     if long := next((part for part in Path(where).parts if len(os.fsencode(part)) > LONGEST), ""):
@@ -91,7 +94,7 @@ def as_path(where: Where) -> Path:
 
 
 def file_path(where: Where, what: str, suffixes: Sequence[str], replace: bool = True) -> Path:
-    """The path of a file to write; raises `UsageError` for another suffix or a missing folder.
+    """Return the path of a file to write. Raises `UsageError` for another suffix or a missing folder.
 
     `what` names the kind of file in messages. Unless it may `replace` a file, none may be there.
 
@@ -106,7 +109,7 @@ def file_path(where: Where, what: str, suffixes: Sequence[str], replace: bool = 
     if path.is_dir():
         raise UsageError(f"{path} is a folder; give the file another name")
     if not replace and path.exists():
-        raise UsageError(f"{path} is there already; give another name, or --force to replace it")
+        raise UsageError(f"{path} exists already; give another name, or --force to replace it")
     return path
 
 
@@ -126,39 +129,39 @@ Result = TypeVar("Result")
 class Place(Protocol):
     """Contents (byte strings) by key, on a disk or elsewhere. A key is a relative posix path, as ``params/w/c/0``.
 
-    A content is visible as a whole or not at all, also to other processes and after a writer was killed. Every
-    method raises `StoreError` for a key that leads out of the place or passes a link, and `PlaceError` where the
-    disk or the network refuses. The text of a place, ``str(place)``, is its address, from which `place_of` makes
-    an equal place.
+    A content is visible as a whole or not at all, also to other processes, and after its writer was killed. Every
+    method raises `StoreError` for a key that leads out of the place or passes a link, and `PlaceError` if the disk
+    or the network refuses. The text of a place, ``str(place)``, is its address; `place_of` makes an equal place
+    from it.
     """
 
     @property
     def at_once(self) -> int:
-        """How many requests are worth making at once; 1 where threads would not pay."""
+        """The number of requests worth making at once; 1 if threads would not pay."""
 
     def free(self) -> int | None:
-        """The bytes that are free on its disk; None where there is no known limit."""
+        """Return the bytes that are free on its disk; None if there is no known limit."""
 
     def has(self, key: str) -> bool:
-        """Whether there is a content under this key."""
+        """Tell whether there is a content under this key."""
 
     def names(self, prefix: str = "") -> list[str]:
-        """The names of contents and folders directly under ``prefix/``, ascending; none where nothing is there."""
+        """Return the names of contents and folders directly under ``prefix/``, ascending; none if it is empty."""
 
     def read(self, key: str, most: int | None = None) -> memoryview | None:
-        """The content under a key, in writable memory of its own; None where there is none.
+        """Return the content under a key, in writable memory of its own; None if there is none.
 
         Raises `StoreDamaged` for more than `most` bytes, before memory is allocated.
         """
 
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
-        """Up to `size` bytes of a content from offset `first`; None where there is no content."""
+        """Return up to `size` bytes of a content from offset `first`; None if there is no content."""
 
     def sizes(self) -> dict[str, int]:
-        """The number of bytes of each content by key, ascending, half-written ones included."""
+        """Return the number of bytes of each content by key, ascending, half-written ones included."""
 
     def write(self, key: str, *pieces: Piece, durable: bool = False) -> None:
-        """Create or replace a content from its pieces. Where `durable`, it survives a power loss from then on."""
+        """Create or replace a content from its pieces. A `durable` content survives a power loss from then on."""
 
     def stream(self, key: str, pieces: Iterable[Piece], durable: bool = False) -> None:
         """Create or replace a content from pieces that are produced while it is written.
@@ -167,21 +170,21 @@ class Place(Protocol):
         """
 
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
-        """Create a content that must not exist yet; False, with nothing written, where it does.
+        """Create a content that must not exist yet. Return False, with nothing written, if it exists.
 
-        Of several processes that create the same key at once, exactly one succeeds.
+        If several processes create the same key at once, exactly one succeeds.
         """
 
     def delete(self, prefix: str) -> None:
         """Delete the content of this key and all below ``prefix/``. An empty prefix deletes the whole place."""
 
     def delete_names(self, prefix: str, names: Sequence[str]) -> None:
-        """Delete contents of these names directly under ``prefix/``, all at once where that can be."""
+        """Delete contents of these names directly under ``prefix/``, all at once if possible."""
 
     def sweep(self) -> None:
         """Delete half-written contents of former writers. Only the process that holds the lease may call this.
 
-        A change that a former writer of a `fenced` place had only prepared by then does not happen any more.
+        A change that a former writer of a `fenced` place had only prepared does not happen any more.
         """
 
     def sync(self) -> None:
@@ -191,25 +194,25 @@ class Place(Protocol):
         """Make everything that this machine wrote to the place's file system survive a power loss, in one call."""
 
     def make(self) -> None:
-        """Create the place where it is missing; raises `PlaceError` where nothing can be written in it."""
+        """Create the place if it is missing. Raises `PlaceError` if nothing can be written in it."""
 
     def age(self, key: str) -> float | None:
-        """How many seconds ago a content was written; None where there is none.
+        """Return how many seconds ago a content was written; None if there is none.
 
-        It is by the clock of the disk or server, so all processes get the same answer, whatever their clocks say.
+        The clock is that of the disk or server, so all processes get the same answer.
         """
 
     def fenced(self, check: Callable[[], None]) -> Place:
-        """This place for a writer whose lease may be over: `check` raises an error then.
+        """Return this place for a writer whose lease may end. `check` then raises an error.
 
-        It is called before each change, in such a way that a writer which is suspended between the two changes
-        nothing that a later writer wrote.
+        The place calls `check` before each change. A writer that is suspended between the check and the change
+        changes nothing that a later writer wrote.
         """
 
     def aside(self) -> AbstractContextManager[Place]:
-        """A context with an empty temporary place, whose contents appear here all at once at its end.
+        """Open an empty temporary place. At the end of the context, its contents appear here all at once.
 
-        After an error in the context nothing appears. Raises `PlaceTaken` where something is here by then.
+        After an error in the context nothing appears. Raises `PlaceTaken` if something lies here by then.
         """
 
 
@@ -218,7 +221,7 @@ def unfenced() -> None:
 
 
 def parts_of(key: str, place: object) -> list[str]:
-    """The parts of a key between slashes; raises `StoreError` for ``..`` and other parts that are no names."""
+    """Return the parts of a key between slashes. Raises `StoreError` for ``..`` and other invalid parts."""
     parts = key.split("/") if key else []
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise StoreError(f"{key!r} leads out of {place}")
@@ -230,7 +233,7 @@ SMALL = 1 << 26
 
 
 def refuse_larger_than_memory(size: int, path: Path | str) -> None:
-    """Raise `StoreError` for a file larger than the free memory, since reading it would kill the process."""
+    """Raise `StoreError` for a file larger than the free memory: reading it would kill the process."""
     if size > SMALL and size > (free := psutil.virtual_memory().available):
         raise StoreError(f"{path} would take {size / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are left")
 
@@ -238,10 +241,10 @@ def refuse_larger_than_memory(size: int, path: Path | str) -> None:
 def refusing(
     act: str, refusal_of: Callable[[str, Exception], PlaceError | None]
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """A decorator for methods of a place, which raises the errors of its disk or server as a `PlaceError`.
+    """Decorate a method of a place, to raise the errors of its disk or server as a `PlaceError`.
 
-    `refusal_of` makes that error from what failed, such as ``read runs/a.zarr/zarr.json`` where `act` is
-    ``read``, and from the error; it gives None for an error that is to pass unchanged.
+    `refusal_of` makes that error from what failed, such as ``read runs/a.zarr/zarr.json`` if `act` is ``read``,
+    and from the error. It gives None for an error that passes unchanged.
     """
 
     def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -264,17 +267,17 @@ def refusing(
 
 
 AHEAD = 2
-"""The most calls of `beside` that wait or run at the same time. Each holds what it writes in memory."""
+"""The most calls of `beside` that wait or run at the same time. Each holds its bytes in memory."""
 
 LARGE = 1 << 20
-"""From so many bytes on, `beside` uses a thread for any place.
+"""From this many bytes on, `beside` uses a thread for any place.
 
 Writing 2 MB to a disk takes 1 to 6 ms, and passing the call to a thread 0.1 ms.
 """
 
 
 def together(place: Place, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Call a function with each item, `place.at_once` calls at a time; the results are in the items' order."""
+    """Call a function with each item, `place.at_once` calls at a time. The results are in the items' order."""
     every = list(items)
     if place.at_once == 1 or len(every) < 2:
         return [function(item) for item in every]
@@ -284,11 +287,11 @@ def together(place: Place, function: Callable[[Item], Result], items: Iterable[I
 
 @contextmanager
 def beside(place: Place, size: int) -> Iterator[Callable[..., Future[Any]]]:
-    """A context that gives a function ``call(function, *arguments)``, which may run a call in a thread.
+    """Give a function ``call(function, *arguments)``, which may run a call in a thread.
 
-    `size` is the number of bytes that each call writes: small writes to a disk are made at once, as a thread would
-    not pay. ``call`` returns a future. At the end of the context all calls are done, and an error of any is
-    raised.
+    `size` is the number of bytes that each call writes. Small writes to a disk are made at once, because a thread
+    would not pay. ``call`` returns a future. At the end of the context all calls are done, and an error of any
+    call is raised.
     """
     if place.at_once == 1 and size < LARGE:
         yield call_now
@@ -308,7 +311,7 @@ def beside(place: Place, size: int) -> Iterator[Callable[..., Future[Any]]]:
 
 
 def call_now(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Call a function, and return a future that is done."""
+    """Call a function, and return a finished future."""
     done: Future[Any] = Future()
     done.set_result(function(*arguments))
     return done

@@ -94,7 +94,7 @@ NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 
 def folder_bytes(folder: Path | str) -> int:
-    """The bytes of all files here and in all folders below, in a third of the time of `LocalPlace.sizes`."""
+    """Return the bytes of all files in a folder and below, in a third of the time of `LocalPlace.sizes`."""
     size = 0
     with suppress(*NOT_THERE), os.scandir(folder) as entries:
         for entry in entries:
@@ -122,29 +122,29 @@ class LocalPlace:
         return str(self.path)
 
     def free(self) -> int | None:
-        """The bytes that are free on the disk of the folder, or of the first one above it that is there."""
+        """Return the bytes that are free on the disk of the folder, or of the first one above it that is there."""
         there = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
         return shutil.disk_usage(there).free
 
     @_reading
     def has(self, key: str) -> bool:
-        """Whether there is a plain file under this key."""
+        """Tell whether there is a plain file under this key."""
         with suppress(*NOT_THERE), self._around(key) as (folder, name):
             return stat.S_ISREG(self._mode(key, folder, name))
         return False
 
     @_reading
     def names(self, prefix: str = "") -> list[str]:
-        """The names in a folder, ascending, without half-written files; none where there is no folder."""
+        """Return the names in a folder, ascending, without half-written files; none if there is no folder."""
         with suppress(*NOT_THERE), self._folder(parts_of(prefix, self)) as folder, os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if not entry.name.endswith(PARTIAL))
         return []
 
     @_reading
     def read(self, key: str, most: int | None = None) -> memoryview | None:
-        """The bytes of a file; None where there is none. Raises `StoreDamaged` for more than `most` bytes.
+        """Return the bytes of a file; None if there is none. Raises `StoreDamaged` for more than `most` bytes.
 
-        Raises `StoreError` where the file is larger than the memory that is left.
+        Raises `StoreError` if the file is larger than the memory that is left.
         """
         with self._opened(key) as file:
             if file is None:
@@ -157,7 +157,7 @@ class LocalPlace:
 
     @_reading
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
-        """Up to `size` bytes of a file from offset `first`; None where there is no file."""
+        """Return up to `size` bytes of a file from offset `first`; None if there is no file."""
         with self._opened(key) as file:
             if file is None:
                 return None
@@ -167,7 +167,7 @@ class LocalPlace:
 
     @_reading
     def sizes(self) -> dict[str, int]:
-        """The size in bytes of everything that is not a folder, by key, here and in all folders below."""
+        """Return the size in bytes of everything that is not a folder, by key, here and in all folders below."""
         sizes: dict[str, int] = {}
         with suppress(*NOT_THERE), self._folder([]) as top:
             for above, folders, files, folder in os.fwalk(dir_fd=top):
@@ -191,7 +191,7 @@ class LocalPlace:
 
     @_writing
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
-        """Create a file that must not exist yet; False where it does.
+        """Create a file that must not exist yet; False if it does.
 
         A hard link to a name that is taken fails, so of several processes exactly one succeeds.
         """
@@ -279,14 +279,17 @@ class LocalPlace:
 
     @_reading
     def age(self, key: str) -> float | None:
-        """How many seconds ago a file was written, by the clock of its file system, read off a temporary file."""
+        """Return how many seconds ago a file was written, by the clock of its file system.
+
+        A temporary file shows that clock.
+        """
         with suppress(*NOT_THERE), self._written_beside(key, (), durable=False) as (folder, partial, name):
             written, now = (os.lstat(each, dir_fd=folder).st_mtime for each in (name, partial))
             return now - written
         return None
 
     def fenced(self, check: Callable[[], None]) -> LocalPlace:
-        """This folder for a writer whose lease may be over: `check` raises an error then."""
+        """Return this folder for a writer whose lease may be over: `check` raises an error then."""
         return replace(self, check=check)
 
     @contextmanager
@@ -303,7 +306,7 @@ class LocalPlace:
 
     @_writing
     def make(self) -> None:
-        """Create the folder where it is missing; raises `PlaceError` where nothing can be written in it."""
+        """Create the folder if it is missing. Raises `PlaceError` if nothing can be written in it."""
         with self._written_beside("any", (), durable=False):
             pass
 
@@ -355,7 +358,7 @@ class LocalPlace:
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[io.FileIO | None]:
-        """A context with a plain file open for reading; None where there is none."""
+        """A context with a plain file open for reading; None if there is none."""
         with suppress(*NOT_THERE), self._around(key) as (folder, name):
             if stat.S_ISREG(self._mode(key, folder, name)):
                 with io.FileIO(os.open(name, FILE, dir_fd=folder)) as file:
@@ -364,10 +367,10 @@ class LocalPlace:
         yield None
 
     def _mode(self, key: str, folder: int, name: str) -> int:
-        """The mode (type and permissions) of a name in an open folder; raises `StoreError` for a link."""
+        """Return the mode (type and permissions) of a name in an open folder. Raises `StoreError` for a link."""
         mode = os.lstat(name, dir_fd=folder).st_mode
         if stat.S_ISLNK(mode):
-            raise StoreError(f"{self.path / key} is a link, which may lead anywhere; put what it stands for there")
+            raise StoreError(f"{self.path / key} is a link, which may lead anywhere; replace it by its content")
         return mode
 
     @contextmanager

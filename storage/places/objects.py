@@ -1,11 +1,12 @@
-"""Runs in a bucket of an object store, through obstore. Tested with S3; ``docs/objects.md`` says what is promised.
+"""Runs in a bucket of an object store, through obstore. Tested with S3; see ``docs/how-to/buckets.md``.
 
-Each process takes credentials and endpoint from its own environment (``AWS_…``). A place holds its address only,
-so no credentials are pickled or logged.
+Each process takes credentials and endpoint from its own environment (``AWS_…``), or from the files of a profile. A
+place holds its address only, so no credentials are pickled or logged.
 """
 
 from __future__ import annotations
 
+import configparser
 import functools
 import os
 import re
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, ClassVar
 
 import obstore
@@ -89,7 +91,7 @@ _memories: dict[str, MemoryStore] = {}
 
 
 def client_of(address: str) -> tuple[S3Store | MemoryStore, str]:
-    """The client for an address, which this process has once for each bucket, and the key prefix in the bucket."""
+    """Return the client for an address, one for each bucket in this process, and the key prefix."""
     bucket, _, key = ADDRESS.sub("", address, count=1).partition("/")
     if scheme_of(address) == "memory":
         return _memories[bucket], key
@@ -99,12 +101,44 @@ def client_of(address: str) -> tuple[S3Store | MemoryStore, str]:
 
 @functools.lru_cache(maxsize=16)
 def _bucket(bucket: str, environment: frozenset[tuple[str, str]]) -> S3Store:
-    """The client of a bucket, cached for an unchanged environment, from which it reads its credentials itself."""
-    return S3Store(bucket, retry_config=RETRIES)
+    """Return the client of a bucket, cached as long as its credentials in the environment stay the same."""
+    return S3Store(bucket, retry_config=RETRIES, **of_profile(dict(environment)))
+
+
+PROFILES = {"AWS_CONFIG_FILE": "~/.aws/config", "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials"}
+"""The variables that name the files of AWS's profiles, and where these lie otherwise."""
+
+OF_PROFILES = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region", "endpoint_url")
+"""What is taken of a profile, which has the first two, or one of `ELSEWHERE` if they are fetched or computed."""
+
+ELSEWHERE = {"role_arn", "sso_session", "sso_start_url", "credential_process"}
+
+
+def of_profile(environment: dict[str, str]) -> dict[str, Any]:
+    """Return what a profile tells a client that no variable ``AWS_…`` of the environment does.
+
+    Raises `PlaceError`.
+    """
+    if environment.keys() & {"AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"}:
+        return {}
+    asked, files = environment.get("AWS_PROFILE"), configparser.RawConfigParser(strict=False)
+    try:
+        files.read([Path(environment.get(each, usual)).expanduser() for each, usual in PROFILES.items()], "utf-8")
+    except (configparser.Error, UnicodeDecodeError) as error:  # its text may have keys
+        raise PlaceError(f"a file of AWS's profiles is broken ({type(error).__name__}); repair it") from None
+    name = asked or "default"
+    found = {key: files[part][key] for part in (f"profile {name}", name) if part in files for key in files[part]}
+    if found.keys() & ELSEWHERE or (asked and not found.keys() >= {*OF_PROFILES[:2]}):
+        raise PlaceError(
+            f"profile {name} of AWS has no keys of its own, or is not there; put its keys into the environment by "
+            f'`eval "$(aws configure export-credentials --profile {name} --format env)"`'
+        )
+    told = {key for key in found for each in environment if each.endswith(key.removeprefix("aws").upper())}
+    return {key: found[key] for key in OF_PROFILES if key in found.keys() - told}
 
 
 def s3_place(address: str) -> ObjectPlace:
-    """The place at ``s3://bucket/…``; raises `UsageError` without a bucket and for parts such as ``..``."""
+    """Return the place at ``s3://bucket/…``. Raises `UsageError` without a bucket and for parts such as ``..``."""
     bucket, *parts = ADDRESS.sub("", address, count=1).split("/")
     if not bucket or any(part in ("", ".", "..") for part in parts):
         raise UsageError(f"{address} is no address of a bucket's part; give s3://BUCKET/NAME")
@@ -133,12 +167,12 @@ class ObjectPlace:
 
     @_reading
     def has(self, key: str) -> bool:
-        """Whether there is an object under this key."""
+        """Tell whether there is an object under this key."""
         return self._about(key) is not None
 
     @_listing
     def names(self, prefix: str = "") -> list[str]:
-        """The names directly under ``prefix/``, ascending. Takes one request for each thousand."""
+        """Return the names directly under ``prefix/``, ascending. Takes one request for each thousand."""
         client, path = self._at(prefix)
         listing = obstore.list_with_delimiter(client, path)
         keys = [*listing["common_prefixes"], *(each["path"] for each in listing["objects"])]
@@ -147,7 +181,10 @@ class ObjectPlace:
 
     @_reading
     def read(self, key: str, most: int | None = None) -> memoryview | None:
-        """The bytes of an object; None where there is none. Raises `StoreDamaged` for more than `most` bytes."""
+        """Return the bytes of an object; None if there is none.
+
+        Raises `StoreDamaged` for more than `most` bytes.
+        """
         if (answer := _if_there(obstore.get, *self._at(key))) is None:
             return None
         if most is not None and answer.meta["size"] > most:
@@ -156,7 +193,7 @@ class ObjectPlace:
 
     @_reading
     def read_part(self, key: str, first: int, size: int) -> memoryview | None:
-        """Up to `size` bytes of an object from offset `first`; None where there is no object."""
+        """Return up to `size` bytes of an object from offset `first`; None if there is no object."""
         try:
             answer = _if_there(obstore.get, *self._at(key), options={"range": (first, first + size)})
             return None if answer is None else memoryview(bytearray(answer.bytes()))
@@ -167,12 +204,12 @@ class ObjectPlace:
             return memoryview(b"")  # a server answers with an error for a range past the end
 
     def sizes(self) -> dict[str, int]:
-        """The size in bytes of each object by key. Takes one request for each thousand."""
+        """Return the size in bytes of each object by key. Takes one request for each thousand."""
         return {key: about["size"] for key, about in self.objects().items()}
 
     @_listing
     def objects(self) -> dict[str, Any]:
-        """What the server says of each object, such as `size` and `e_tag`, by key in ascending order."""
+        """Return what the server says of each object, such as `size` and `e_tag`, by key in ascending order."""
         client, path = self._at("")
         start = len(path) + 1 if path else 0
         objects = [each for page in obstore.list(client, path) for each in page]
@@ -199,7 +236,7 @@ class ObjectPlace:
 
     @_writing
     def create(self, key: str, *pieces: Piece, durable: bool = False) -> bool:
-        """Create an object that must not exist yet; False where it does. The server checks it (If-None-Match).
+        """Create an object that must not exist yet; False if it does. The server checks it (If-None-Match).
 
         In a fenced place it counts only where `check` does not raise afterwards.
         """
@@ -208,7 +245,7 @@ class ObjectPlace:
         return created
 
     def _put_if(self, key: str, content: bytes, mode: Any) -> bool:
-        """Write an object; False where the server has one (If-None-Match) or another version (If-Match) by now."""
+        """Write an object; False if the server has one (If-None-Match) or another version (If-Match) by now."""
         try:
             obstore.put(*self._at(key), content, use_multipart=False, mode=mode)
         except (AlreadyExistsError, PreconditionError):
@@ -244,7 +281,7 @@ class ObjectPlace:
 
     @_writing
     def make(self) -> None:
-        """Raise `PlaceError` where nothing can be written here. A bucket needs no folders."""
+        """Raise `PlaceError` if nothing can be written here. A bucket needs no folders."""
         probe = f"{secrets.token_hex(8)}{PARTIAL}"
         self.write(probe)
         self.delete(probe)
@@ -255,8 +292,7 @@ class ObjectPlace:
 
         An object store cannot rename, so the process that creates the object `MAKING` makes the place, and what is
         at the top of the hierarchy is written last. If it is killed, another process deletes what it left and
-        takes over after `PATIENCE`. Raises `PlaceTaken` where something is here, or while another process makes
-        it.
+        takes over after `PATIENCE`. Raises `PlaceTaken` if something is here, or while another process makes it.
         """
         name = secrets.token_hex(8)
         _memories[name] = MemoryStore()
@@ -292,7 +328,7 @@ class ObjectPlace:
     def _claim(self, token: bytes) -> bool:
         """Mark this place as being made by the maker with this token.
 
-        Gives whether a killed maker was taken over. Raises `PlaceTaken` where another maker may still be at work.
+        Gives whether a killed maker was taken over. Raises `PlaceTaken` if another maker may still be at work.
         """
         if self.create(MAKING, token):
             return False
@@ -305,16 +341,16 @@ class ObjectPlace:
         return True
 
     def age(self, key: str) -> float | None:
-        """How many seconds ago an object was written, by the server's clock; None where there is none."""
+        """Return how many seconds ago an object was written, by the server's clock; None if there is none."""
         about = self._about(key)
         return None if about is None else float((self._now() - about["last_modified"]).total_seconds())
 
     def fenced(self, check: Callable[[], None]) -> ObjectPlace:
-        """These objects for a writer whose lease may be over: `check` raises an error then."""
+        """Return these objects for a writer whose lease may be over: `check` raises an error then."""
         return replace(self, check=check)
 
     def _now(self) -> datetime:
-        """The time now by the server's clock, read off an object written for it."""
+        """Return the time now by the server's clock, read off an object written for it."""
         probe = f"{secrets.token_hex(8)}{PARTIAL}"
         self.write(probe)
         about = self._about(probe)
@@ -324,7 +360,7 @@ class ObjectPlace:
         return now
 
     def _about(self, key: str) -> Any:
-        """The server's metadata of an object; None where there is no object."""
+        """Return the server's metadata of an object; None if there is no object."""
         return _if_there(obstore.head, *self._at(key))
 
     def _at(self, key: str) -> tuple[S3Store | MemoryStore, str]:
@@ -333,7 +369,7 @@ class ObjectPlace:
 
 
 def _if_there(request: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """The answer to a request for an object; None where there is no object, but an error without a bucket."""
+    """Return the answer to a request for an object; None if there is no object, but an error without a bucket."""
     try:
         return request(*given, **named)
     except FileNotFoundError as error:

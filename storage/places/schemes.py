@@ -23,7 +23,9 @@ SCHEMES: dict[str, Callable[[str], Place]] = {"": lambda address: LocalPlace(Pat
 
 
 def place_of(where: Where | Place, fsync: bool = False) -> Place:
-    """The place at an address, or a place itself; where `fsync`, one whose every write survives a power loss.
+    """Return the place at an address, or a place itself.
+
+    Where `fsync`, one whose every write survives a power loss.
 
     Raises `UsageError` for an unknown scheme.
     """

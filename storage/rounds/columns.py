@@ -1,4 +1,4 @@
-"""What is recorded of a run's examples, column by column, and how far it differs from that of another run."""
+"""The record of a run's examples, column by column, and its differences from the record of another run."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ INFINITE = 0x7FF0
 """The bin of infinity."""
 
 RARE = 7
-"""A category of which fewer are expected may be absent by chance: of so many in one case of a thousand."""
+"""The least expected number of a category that cannot be absent by chance, but in one case of a thousand."""
 
 MOVED, MUCH = 0.1, 0.25
-"""From these indices on a column has moved, or moved much, by the usual bounds (Siddiqi 2006)."""
+"""The indices from which a column has moved, or moved much, by the usual bounds (Siddiqi 2006)."""
 
 ORDER = ("new", "gone", "moved much", "moved", "stable")
-"""What may become of a column."""
+"""The possible fates of a column, the worst first."""
 
 REFUSED = ORDER[:3]
-"""That for which a run may be rejected."""
+"""The fates for which a run may be rejected."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """How often each value of a column occurs in `examples` that were looked at; `missing` are NaN.
+    """The counts of the values of a column in `examples` that were inspected; `missing` counts NaN.
 
-    Labels are counted by `categories`, and numbers in `bins` of a grid that all runs share, so that the bins of
-    parts add up exactly (as in DDSketch: Masson, Rim, Lee 2019). A bin is the sign, the exponent and the first
-    four bits of the fraction of a float64: there are sixteen to an octave, and each whole number below 32 has its
-    own. `mean` and `deviation` are of the `finite` numbers; 0 where there are none.
+    Labels are counted by `categories`. Numbers are counted in `bins` of a grid that all runs share, so that the
+    bins of parts add up exactly (as in DDSketch: Masson, Rim, Lee 2019). A bin is the sign, the exponent and the
+    first four bits of the fraction of a float64: an octave has sixteen bins, and each whole number below 32 has
+    its own. `mean` and `deviation` are those of the `finite` numbers, 0 without any.
     """
 
     dtype: str
@@ -58,11 +58,11 @@ class Column:
 
     @property
     def values(self) -> int:
-        """How many values were counted, those missing included; at least 1."""
+        """The number of counted values, including missing ones; at least 1."""
         return max(1, self.missing + sum(self.bins.values()) + sum(self.categories.values()))
 
     def joined(self, other: Column) -> Column:
-        """The column of the examples of both."""
+        """Return the column of the examples of both."""
         finite, apart = self.finite + other.finite, other.mean - self.mean
         mine, its = (each.finite / max(1, finite) for each in (self, other))
         spreads = self.deviation * math.sqrt(mine), other.deviation * math.sqrt(its), apart * math.sqrt(mine * its)
@@ -72,7 +72,7 @@ class Column:
         return Column(self.dtype, *counts, self.mean + apart * its, math.hypot(*spreads), finite)
 
     def __str__(self) -> str:
-        """The moments, or the share of each category, and of what is missing."""
+        """Return the moments, or the share of each category, and the share of missing values."""
         total = self.values
         shown = cut([f"{name} {count / total:.1%}" for name, count in self.categories.items()])
         shown += [f"{self.mean:.4g} ± {self.deviation:.3g}"] if self.finite else []
@@ -81,10 +81,10 @@ class Column:
 
 @dataclass(frozen=True)
 class ColumnDrift:
-    """What became of a column, or of a category of it: ``new``, ``gone``, ``moved much``, ``moved`` or ``stable``.
+    """The change of a column or of one of its categories.
 
-    `psi` is the population stability index, None of what is new or gone. `before` and `after` are the moments, or
-    the share of the category, or of each.
+    `what` is ``new``, ``gone``, ``moved much``, ``moved`` or ``stable``. `psi` is the population stability index,
+    None for new and gone ones. `before` and `after` are the moments, or the share of the category, or of each.
     """
 
     column: str
@@ -101,7 +101,7 @@ class ColumnDrift:
 
 @dataclass(frozen=True)
 class ColumnsRecord:
-    """The columns of a run's examples by name, and how they differ from those of its parent; None if not known.
+    """The columns of a run's examples by name, and their differences from the parent's; None if not known.
 
     `refusals` has a line for each column for which the run is rejected.
     """
@@ -111,7 +111,7 @@ class ColumnsRecord:
     refusals: list[str] = field(default_factory=list)
 
     def content(self) -> bytes:
-        """The record as it is stored, whose digest is in the run's attributes; empty without columns."""
+        """The stored form of the record, whose digest is in the run's attributes; empty without columns."""
         return json.dumps(asdict(self)).encode() if self.columns else b""
 
     @property
@@ -121,7 +121,7 @@ class ColumnsRecord:
 
 
 def read_columns(place: Place, attributes: Mapping[str, Any]) -> ColumnsRecord | None:
-    """What a run with these attributes recorded, None if nothing; raises `StoreDamaged`."""
+    """Return what a run with these attributes recorded, None if nothing. Raises `StoreDamaged`."""
     if not (digest := attributes.get("columns")):
         return None
     content = place.read(KEY, most=LARGEST_COLUMNS)
@@ -132,7 +132,7 @@ def read_columns(place: Place, attributes: Mapping[str, Any]) -> ColumnsRecord |
 
 
 def drifted(before: Mapping[str, Column], after: Mapping[str, Column]) -> list[ColumnDrift]:
-    """What became of the columns of some examples in other ones, what matters most first."""
+    """Return the changes of the columns from some examples to other ones, the largest first."""
     found = list[ColumnDrift]()
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
@@ -145,10 +145,10 @@ def drifted(before: Mapping[str, Column], after: Mapping[str, Column]) -> list[C
 
 
 def _changes(name: str, old: Column, new: Column) -> Iterator[ColumnDrift]:
-    """What became of a column's categories, and how far it has moved, if farther than chance alone would move it.
+    """Yield the changes of a column's categories, and its drift, if larger than chance explains.
 
     By chance the index is distributed as chi squared, times the sum of the inverse sizes of the samples (Yurdakul
-    2018): its mean and three deviations are hardly exceeded.
+    2018). It hardly exceeds its mean plus three deviations.
     """
     before, after, rare = _shares(old, old), _shares(old, new), RARE / new.values
     for category in {**old.categories, **new.categories}:
@@ -164,9 +164,10 @@ def _changes(name: str, old: Column, new: Column) -> Iterator[ColumnDrift]:
 
 
 def _shares(before: Column, column: Column) -> dict[Any, float]:
-    """The shares of a column's categories, or deciles of what was `before`; -1 and 10 are below and above these.
+    """Return the shares of a column's categories, or of the deciles of what was `before`.
 
-    The decile is that of the middle of a value's ranks, as many values may be equal. None is what is missing.
+    -1 and 10 are below and above all deciles. The decile of a value is that of the middle of its ranks, because
+    many values may be equal. None is the share of missing values.
     """
     keys, total = sorted(before.bins), column.values
     ends = [0, *accumulate(before.bins[key] for key in keys)]
@@ -178,9 +179,10 @@ def _shares(before: Column, column: Column) -> dict[Any, float]:
 
 
 def stability_index(before: Mapping[Any, float], after: Mapping[Any, float], least: float) -> float:
-    """The population stability index: the sum of (a - b) ln(a / b) over the shares b before and a after.
+    """Return the population stability index: the sum of (a - b) ln(a / b) over shares b before and a after.
 
-    A share is taken for at least `least`, such as half an example, as an empty bin would make it infinite.
+    A share counts as `least` at least, such as half an example, because an empty bin would make the index
+    infinite.
     """
     both = [[max(least, each.get(place, 0.0)) for each in (before, after)] for place in {**before, **after}]
     return sum((a - b) * math.log(a / b) for b, a in both)

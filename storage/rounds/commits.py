@@ -1,4 +1,4 @@
-"""The commit record, which makes a round exist: created last, only once, and never changed; and its numbers."""
+"""The commit record and its numbers. The record makes a round exist. It is created last and never changed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from roundweave.storage.values.digests import LARGEST_SEALED, read_sealed, seale
 class Arrival:
     """How an update came to a parameter server.
 
-    `push` says which push of its partition it is, counted from 1; where some are drawn, how many pushes had
-    arrived when the partition was drawn, plus one. Its map began from the state of round `version`. `staleness`
+    `push` is the number of the push among those of its partition, from 1. If partitions are drawn, it is the
+    number of all pushes before the draw, plus one. The map began from the state of round `version`. `staleness`
     counts the rounds since then that took an update.
     """
 
@@ -34,20 +34,19 @@ class Arrival:
 
 
 RAISED = "its map failed with "
-"""The beginning of the reason for a refusal where the map raised an exception.
+"""The beginning of a reason for a refusal if the map raised an exception.
 
-The text after it is the exception's and may differ in a replay, so it is not compared.
+The text after it comes from the exception and may differ in a replay, so it is not compared.
 """
 
 
 @dataclass(frozen=True)
 class UpdateRecord:
-    """What a commit records of one partition's update.
+    """The record of one partition's update in a commit.
 
-    `digest` covers its vectors, empty where they were not stored, as the state's digest vouches for them. `match`
-    covers its match where units were matched. `refused` is the reason for a
-    refusal, None where the update was accepted. `seconds` is the time that the map took on `worker`. `arrival` is
-    None where rounds wait for all partitions.
+    `digest` covers the vectors of the update. It is empty if they were not stored: the state's digest vouches for
+    them. `match` covers the match of units, if any. `refused` is the reason for a refusal, None for an accepted
+    update. `seconds` is the time of the map on `worker`. `arrival` is None if rounds wait for all partitions.
     """
 
     digest: str
@@ -66,7 +65,7 @@ class UpdateRecord:
 
     @property
     def result(self) -> str | None:
-        """The part of `refused` that is compared in a replay: all of it, except for the text of an exception."""
+        """The part of `refused` that a replay compares: all of it, except for the text of an exception."""
         return RAISED if self.raised else self.refused
 
 
@@ -74,8 +73,8 @@ class UpdateRecord:
 class Score:
     """The mean loss on the held-out examples, and further scores by name, such as ``accuracy``.
 
-    `examples` counts the examples that were scored. Besides, `left_out` have a loss or a score that is no finite
-    number, which is in no mean. `loss` is NaN where none is finite.
+    `examples` counts the scored examples. `left_out` counts further examples whose loss or score is no finite
+    number; no mean includes them. `loss` is NaN if no example has a finite loss.
     """
 
     loss: float = math.nan
@@ -85,7 +84,7 @@ class Score:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of examples that were classified correctly; None where the outputs are not classes."""
+        """The share of examples that were classified correctly; None if the outputs are not classes."""
         return self.values.get("accuracy")
 
     @property
@@ -98,22 +97,28 @@ class Score:
         return " · ".join([f"loss {self.loss:.4g}", *scores])
 
     def row(self) -> dict[str, float]:
-        """All numbers of the score by name, as a row of a table."""
+        """Return all numbers of the score by name, as a row of a table."""
         left_out = {"left_out": self.left_out} if self.left_out else {}
         return {**self.numbers, "examples": self.examples, **left_out}
 
 
 LOWEST = ("loss", "mae", "perplexity")
-"""The scores whose lowest number is the best one, as that of what is derived of them is, and each spread."""
+"""The scores whose lowest number is the best. This also holds for derived scores, and for each spread."""
 
 
 def derived_of(name: str) -> str:
-    """The score that a number of a round is derived of by its name, as ``worst_loss`` is; empty for none."""
+    """Return the score that a number is derived of by its name, such as ``loss`` for ``worst_loss``.
+
+    Empty for none.
+    """
     return name.partition("_")[2]
 
 
 def ranking(best: str) -> tuple[str, bool]:
-    """The score of ``f1``, ``min:mae`` or ``max:f1``, and whether its lowest number is the best; see `LOWEST`."""
+    """Return the score of ``f1``, ``min:mae`` or ``max:f1``, and whether its lowest number is the best.
+
+    See `LOWEST`.
+    """
     way, _, name = best.rpartition(":")
     lowest = not {name, derived_of(name)}.isdisjoint(LOWEST) or name.startswith("spread_")
     return name, way == "min" if way else lowest
@@ -121,7 +126,7 @@ def ranking(best: str) -> tuple[str, bool]:
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """The split of a round's examples over partitions: its number, how many examples it has, and its digest."""
+    """The split of a round's examples over partitions: its number, its number of examples, and its digest."""
 
     number: Round
     examples: Count
@@ -130,10 +135,10 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class InFlight:
-    """The work that a partition of a parameter server has not pushed yet.
+    """Work of a partition that it has not pushed to the parameter server yet.
 
-    `push` is the number of its push, as in `Arrival`. `version` is the round whose state the partition fetched,
-    and `steps` the number of rounds up to that one that took an update.
+    `push` is the number of its push, as in `Arrival`. `version` is the round whose state the partition fetched.
+    `steps` is the number of rounds up to that one that took an update.
     """
 
     push: Count = 1
@@ -156,7 +161,7 @@ class ServerRecord:
 
 @dataclass(frozen=True)
 class ProcessGroupRecord:
-    """What a process group used for a round: `ranks` processes, of which `sharing` together hold one network.
+    """The process group of a round: `ranks` processes, of which `sharing` together hold one network.
 
     `exchanged` has the bytes that ranks sent to each other, by kind: ``activations`` between ranks of one network,
     ``updates`` between ranks that map different partitions, and ``tensors`` on their way to the store. `memory`
@@ -173,17 +178,25 @@ class ProcessGroupRecord:
 class Commit:
     """The record of one committed round.
 
-    `token` and `epoch` are those of the writer's `Lease`. `state` is the digest of the state and `tensors` those
-    of its tensors by path. `updates` has a record for each partition that was asked but the `absent` ones, which
-    had not answered in time, and `carry_from` the round that set each partition's carry. `split` is None
-    where each partition brought examples of its own. `server` is None where the round waited for its partitions.
-    `score` is None where the round was not scored, `best` is the lowest loss so far, among scores that left out as
-    few examples, or the best of another score, and `since_best` counts the scores since then. `stop` is the reason
-    to end the run after this round. Where the state was not `stored`, it can be computed again from the last
-    stored one. Where not `updates_stored`, only updates that set a carry were stored, and those of the partitions
-    that came `late`: to a parameter server, from a version before the last stored state. `seconds` is the duration
-    of the round and `time` its end in seconds since the epoch. `executor` names what ran the round, empty for
-    round 0 and for rounds that a run was given. `process_group` is None unless ranks ran the round.
+    Args:
+        token: The token of the writer's `Lease`, with `epoch`.
+        state: The digest of the state, and `tensors` the digests of its tensors by path.
+        updates: A record for each partition that was asked and answered in time.
+        absent: The partitions that were asked and did not answer in time.
+        carry_from: The round that set each partition's carry.
+        split: The split of the examples; None if each partition brought examples of its own.
+        server: The parameter server; None if the round waited for its partitions.
+        score: The score; None if the round was not scored.
+        best: The lowest loss so far, among scores that left out as few examples, or the best of another score.
+        since_best: The number of scores since the best one.
+        stop: Why the run ends after this round; None to go on.
+        stored: Whether the state was stored. If not, it can be computed again from the last stored state.
+        updates_stored: Whether the updates were stored. If not, only those that set a carry were, and those of
+            `late` partitions.
+        late: Partitions whose push to a parameter server began before the last stored state.
+        seconds: The duration of the round, and `time` its end in seconds since the epoch.
+        executor: What ran the round; empty for round 0 and for rounds that a run was given.
+        process_group: The ranks that ran the round; None without ranks.
     """
 
     __pydantic_config__ = EXACTLY
@@ -218,20 +231,20 @@ class Commit:
         return [partition for partition, update in self.updates.items() if update.refused is None]
 
     def has_update(self, partition: int) -> bool:
-        """Whether the update of a partition in this round was stored, with its carry and its match."""
+        """Tell whether the update of a partition in this round was stored, with its carry and its match."""
         return self.updates_stored or partition in self.late or self.carry_from.get(partition) == self.round
 
     @property
     def begins(self) -> frozenset[int]:
-        """The rounds whose states are needed to go on: this one, and the versions of all work in flight."""
+        """The rounds whose states are needed to go on: this round, and the versions of all work in flight."""
         in_flight = self.server.in_flight.values() if self.server else ()
         return frozenset({self.round, *(work.version for work in in_flight)})
 
     def identity(self, digested: Collection[int] | None = None) -> tuple[Any, ...]:
-        """What is equal in two commits of the same work: everything that follows from the bits of the round.
+        """Return what is equal in two commits of the same work: all that follows from the round's bits.
 
-        Writer, times, workers, metrics, score, and what was stored of it are left out, and so are the digests of
-        updates but for those of the `digested` partitions, if these are given.
+        Writer, times, workers, metrics, score and storage are left out. Of the digests of updates, only those of
+        `digested` partitions are included, if given.
         """
         digests = {p: u.digest for p, u in self.updates.items() if digested is None or p in digested}
         updates = [(p, digests.get(p), u.weight, u.result, u.match, u.arrival) for p, u in self.updates.items()]
@@ -239,17 +252,17 @@ class Commit:
         return self.round, self.state, dict(self.tensors), updates, carried, self.split, self.server
 
     def agrees(self, other: Commit) -> bool:
-        """Whether two commits have the same identity, as far as the digests of updates are in both."""
+        """Tell whether two commits have the same identity, as far as the digests of updates are in both."""
         in_both = {p for p, u in self.updates.items() if u.digest and other.updates.get(p, u).digest}
         return self.identity(in_both) == other.identity(in_both)
 
     def to_json(self) -> str:
-        """The record as a JSON object."""
+        """Return the record as a JSON object."""
         return json.dumps(vars(self), default=vars)
 
     @classmethod
     def from_json(cls, text: str) -> Commit:
-        """The record of a JSON text that `to_json` gave; raises `ValueError` for anything else."""
+        """Return the record of a JSON text that `to_json` gave. Raises `ValueError` for anything else."""
         return parse(cls, text)
 
 
@@ -257,11 +270,11 @@ METRIC = re.compile(r"[A-Za-z0-9_@ -][A-Za-z0-9_.@ -]*")
 
 
 TAKEN = ("round", "partition", "committed", NAME)
-"""Names that no metric or score may have, as they mean something else in the zarr hierarchy."""
+"""Names that no metric or score may have, because they mean something else in the zarr hierarchy."""
 
 
 def metric_problem(name: object) -> str | None:
-    """Why a metric or score cannot have this name, which becomes part of a path; None where it can."""
+    """Return why a metric or score cannot have this name, which becomes part of a path; None if it can."""
     if not isinstance(name, str):
         return f"a metric's name is text, not {type(name).__name__}"
     if name in TAKEN:
@@ -272,7 +285,7 @@ def metric_problem(name: object) -> str | None:
 
 
 def check_names(commit: Commit) -> None:
-    """Raise `UsageError` where a metric or score of a commit has a name under which it cannot be stored."""
+    """Raise `UsageError` if a metric or score of a commit cannot be stored under its name."""
     metrics = [name for update in commit.updates.values() for name in update.metrics]
     scores = list(commit.score.values) if commit.score else []
     if "loss" in scores:
@@ -300,7 +313,7 @@ REPORTED = ("metrics", "scores")
 
 
 SECTIONS = ("sections", "judgements")
-"""The folders of sections beside the records; the second is that of older runs' judgements."""
+"""The folders of sections beside the records. The second folder has the judgements of older runs."""
 
 SECTION = re.compile(r"commits/(?:sections/(\w[\w-]*)|judgements)/(\d+)\.json")
 
@@ -313,7 +326,7 @@ ENDING = "ending"
 
 @dataclass(frozen=True)
 class Section:
-    """What a plugin wrote of a run that had a round; `chain` is that of the round's record."""
+    """What a plugin wrote about a run at a round. `chain` is the chain of the round's record."""
 
     name: str
     round: Round
@@ -333,7 +346,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Ending:
-    """Which plugin ended a training that was to have so many rounds, and why."""
+    """Which plugin ended a training before its planned rounds, and why."""
 
     by: str
     why: str
@@ -341,12 +354,12 @@ class Ending:
 
 
 FORMS: dict[str, Any] = {JUDGEMENT: Judgement, ENDING: Ending}
-"""The forms of the sections that the project itself reads; others hold any JSON."""
+"""The forms of the sections that the project itself reads. Others hold any JSON."""
 
 
 @dataclass(frozen=True)
 class _Judged:
-    """The judgement of a round as older runs have it."""
+    """The judgement of a round in the form of older runs."""
 
     round: Round
     chain: str
@@ -355,7 +368,7 @@ class _Judged:
 
 
 def section_key(name: str, round: int) -> str:
-    """The key of a section of a round; raises `UsageError` for a name that no section can have."""
+    """Return the key of a section of a round. Raises `UsageError` for an invalid name of a section."""
     key = f"commits/sections/{name}/{round}.json"
     if not SECTION.fullmatch(key):
         raise UsageError(f"{name!r} is no name of a section; give letters, digits, '_' and '-'")
@@ -363,7 +376,7 @@ def section_key(name: str, round: int) -> str:
 
 
 def read_section(place: Place, name: str, round: int, chain: str) -> Any:
-    """What was written of a round whose record has this chain; None where nothing was, or it is damaged."""
+    """Return the section of a round whose record has this chain; None if it is missing or damaged."""
     section = read_sealed(Section, place, section_key(name, round))
     if section and (section.name, section.round, section.chain) == (name, round, chain):
         return section.content if _has_form(section) else None
@@ -373,9 +386,9 @@ def read_section(place: Place, name: str, round: int, chain: str) -> Any:
 
 
 def write_section(place: Place, name: str, round: int, chain: str, content: JsonValue) -> None:
-    """Write what is to be known of a round, which survives a power loss.
+    """Write a section of a round. It survives a power loss.
 
-    Raises `UsageError` for a name that no section can have, and for what could not be read again.
+    Raises `UsageError` for an invalid name of a section, and for a value that could not be read again.
     """
     key, section = section_key(name, round), Section(name, round, chain, content)
     with mistakes_as(
@@ -389,7 +402,7 @@ def write_section(place: Place, name: str, round: int, chain: str, content: Json
 
 
 def _has_form(section: Section) -> bool:
-    """Whether the content of a section that the project itself reads has that section's form."""
+    """Tell whether the content of a section that the project itself reads has that section's form."""
     form = FORMS.get(section.name)
     with suppress(ValueError):
         return form is None or bool(parse(form, json.dumps(section.content)))

@@ -1,11 +1,11 @@
-"""The lease says which process is writing a run, so that a second writer gets a clear error early.
+"""The lease names the process that writes a run, so that a second writer gets a clear error early.
 
-Each writer creates a claim of its own with a new number, its epoch; the claim with the highest epoch is the lease.
-Former claims stay, so that a slow writer cannot claim an epoch that is over. Each claim ends in a digest of its
-content, and one that was changed counts as no claim.
+Each writer creates a claim with a new number, its epoch. The claim with the highest epoch is the lease. Former
+claims stay, so that a slow writer cannot claim a past epoch. Each claim ends in a digest of its content, and a
+changed claim counts as none.
 
-Whether another writer is still at work cannot be known for sure: it may be suspended, and go on later. So a writer
-works on a `fenced` place, in which it changes nothing once there is a claim of a later epoch.
+No process can know for sure whether another writer is at work: that writer may be suspended and go on later. So a
+writer works on a `fenced` place, in which it changes nothing once there is a claim of a later epoch.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from roundweave.storage.places.base import Place
 from roundweave.storage.values.digests import read_sealed, sealed
 
 SECONDS = 30.0
-"""How many seconds a lease is valid without being renewed."""
+"""The seconds for which a lease is valid after its last renewal."""
 
 
 FAR = 1e11
-"""A time, in seconds since the epoch, that no clock shows, so that later ones are refused."""
+"""A time, in seconds since the epoch, that no clock shows. Later times are refused."""
 
 
 LEASES = "commits/leases"
@@ -45,11 +45,11 @@ LEASES = "commits/leases"
 class Lease:
     """The claim of one writer.
 
-    `machine` is that of `this_machine`, `born` the start of the writer's process in seconds since the machine's.
-    `token` identifies the writer in commits. The claim was last `renewed` and is valid until `expiry`, both in
-    seconds since 1970 by the writer's clock; `expiry` is 0 where the writer has ended. `failure` is the error that
-    ended it; None where it succeeded, was killed or is at work. `rounds` is how many rounds it wants the run to
-    have.
+    `machine` is that of `this_machine`. `born` is the start of the writer's process, in seconds since the
+    machine's start. `token` identifies the writer in commits. The claim was last `renewed` and is valid until
+    `expiry`, both in seconds since 1970 by the writer's clock. `expiry` is 0 if the writer has ended. `failure` is
+    the error that ended the writer; None if it succeeded, was killed or is at work. `rounds` is the number of
+    rounds that it wants the run to have.
     """
 
     host: str
@@ -65,7 +65,7 @@ class Lease:
 
     @property
     def ended(self) -> bool:
-        """Whether the writer is known to work no more: it said so, or its process on this machine is gone."""
+        """Whether the writer is known to have ended: it said so, or its process on this machine is gone."""
         return self.expiry == 0 or (self.machine == this_machine() and not _alive(self.pid, self.born))
 
     @property
@@ -76,9 +76,9 @@ class Lease:
 
 @cache
 def this_machine() -> str:
-    """Identifies the set of processes among which a process number means one of them.
+    """Return an identity of the processes among which a process number means one process.
 
-    On Linux it is a boot of the machine with a PID namespace, since two containers may have one host name.
+    On Linux it is a boot of the machine with a PID namespace, because two containers may have one host name.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -90,7 +90,7 @@ def this_machine() -> str:
 def _alive(pid: int, born: float) -> bool:
     try:
         process = psutil.Process(pid)
-        # A zombie has ended, and only waits for its parent to collect its exit status.
+        # A zombie has ended: only its exit status is left.
         return abs(_born(process) - born) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return bool(psutil.pid_exists(pid))  # processes of other users may be hidden
@@ -99,17 +99,17 @@ def _alive(pid: int, born: float) -> bool:
 
 
 def _born(process: psutil.Process) -> float:
-    """The seconds from the machine's start to that of a process, which do not change when the clock is set."""
+    """Return the seconds from the machine's start to that of a process. Setting the clock does not change them."""
     return float(process.create_time() - psutil.boot_time())
 
 
 def read_lease(place: Place) -> Lease | None:
-    """The claim with the highest epoch, fresh or not; None where there is none or it is damaged."""
+    """Return the claim with the highest epoch, fresh or not; None if there is none or it is damaged."""
     return read_claim(place, _last_epoch(place))
 
 
 def read_claim(place: Place, epoch: int) -> Lease | None:
-    """The claim of an epoch; None where there is none or it is damaged."""
+    """Return the claim of an epoch; None if there is none or it is damaged."""
     lease = read_sealed(Lease, place, _key(epoch))
     printable = lease is not None and (lease.host + lease.machine + lease.token).isprintable()
     return lease if lease and lease.epoch == epoch and printable else None
@@ -124,11 +124,11 @@ def check_at_rest(place: Place, remedy: str = "wait for it or stop it") -> None:
 
 @contextmanager
 def hold_lease(place: Place, token: str, rounds: int = 0, failure: str | None = None) -> Iterator[Lease]:
-    """A context that claims the run and renews the claim in a thread; raises `RunBusy` while another is fresh.
+    """Claim the run, and renew the claim in a thread. Raises `RunBusy` while another claim is fresh.
 
-    A `RoundweaveError` that ends the context is recorded in the claim as `failure`. It belongs to the claim, since
-    the failure of a writer that was superseded says nothing about the run. `rounds` is how many rounds the run is
-    to have. Whoever only prunes passes on `rounds` and `failure` of the former claim.
+    A `RoundweaveError` that ends the context is recorded in the claim as `failure`. It belongs to the claim,
+    because the failure of a superseded writer says nothing about the run. `rounds` is the number of rounds that
+    the run is to have. A writer that only prunes passes on `rounds` and `failure` of the former claim.
     """
     lease = _claim(place, token, rounds)
     done = threading.Event()
@@ -142,7 +142,7 @@ def hold_lease(place: Place, token: str, rounds: int = 0, failure: str | None = 
     finally:
         done.set()
         renewal.join()
-        with suppress(PlaceError):  # the run itself failed on a full disk, and the claim expires by itself
+        with suppress(PlaceError):  # the run itself fails on a full disk, and the claim expires anyway
             _write(place, replace(lease, expiry=0.0, failure=failure))
 
 
@@ -166,19 +166,19 @@ def _renew(place: Place, lease: Lease, done: threading.Event) -> None:
 
 
 def fenced(place: Place, epoch: int) -> Place:
-    """The place for the writer with this epoch: its changes raise `WriterFenced` once there is a later claim."""
+    """Return the place for the writer with this epoch. After a later claim, its changes raise `WriterFenced`."""
     return place.fenced(partial(_check_epoch, place, epoch))
 
 
 def _check_epoch(place: Place, epoch: int) -> None:
-    if place.has(_key(epoch + 1)):  # no epoch is left out
+    if place.has(_key(epoch + 1)):  # epochs have no gaps
         later = read_lease(place)
         who = f"process {later.pid} on {later.host}" if later else "another process"
         raise WriterFenced(f"{place} was taken over by {who}; this writer stops, and what it committed stays")
 
 
 def _is_valid(place: Place, lease: Lease) -> bool:
-    """Whether a claim has not expired, by the clock of the place, or by this one where only reading is allowed."""
+    """Tell whether a claim is valid, by the place's clock, or by this one if the place is read-only."""
     try:
         age = place.age(_key(lease.epoch))
     except PlaceError:

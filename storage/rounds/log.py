@@ -1,4 +1,4 @@
-"""The log of a run: commit records that are linked by a chain of digests, each created once and never changed."""
+"""The log of a run: commit records, linked by a chain of digests. Each is created once and never changed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SEALED = re.compile(r'(\{.*), "before": "([0-9a-f]*)", "chain": "([0-9a-f]{64})"
 
 
 UNSTORED, NO_UPDATES = ', "stored": false, "seconds": ', ', "updates_stored": false, "stored": '
-"""How a record says that the state, or the updates, were not stored.
+"""The members of a record by which it says that the state, or the updates, were not stored.
 
-These cannot occur in its texts, where quotes are escaped.
+They cannot occur in its texts, in which quotes are escaped.
 """
 
 
@@ -44,7 +44,10 @@ class Link:
 
     @property
     def stored(self) -> bool:
-        """Whether the state of the round was stored. A record may be long, so it is not parsed for this."""
+        """Whether the state of the round was stored.
+
+        The text is searched, because parsing a long record is slow.
+        """
         return UNSTORED not in self.text
 
     @property
@@ -65,10 +68,11 @@ FIRST = Link("", "", "")
 class CommitLog:
     """The commit records of the run at a place, one JSON file for each round, or a pack for many rounds.
 
-    A record is sealed by its chain: the digest of `run`, its round, the chain of the record before it, and its
-    own text. Reading a record verifies its chain, so one chain covers the whole history before it. `run` is the
-    digest of the run's attributes. Records must fit the tensors and partitions of the `schema`. `torn` are the
-    first rounds of packs that were read and have damaged line breaks, or columns that are not of its records.
+    The chain seals a record: it is the digest of `run`, the round, the chain of the record before, and the
+    record's own text. Reading a record verifies its chain, so one chain vouches for the whole history before it.
+    `run` is the digest of the run's attributes. Records must fit the tensors and partitions of the `schema`.
+    `torn` are the first rounds of packs that were read and have damaged line breaks, or columns that contradict
+    their records.
     """
 
     def __init__(self, place: Place, run: str, schema: Schema) -> None:
@@ -83,7 +87,7 @@ class CommitLog:
         self.torn: set[int] = set()
 
     def rounds(self, names: Sequence[str] | None = None) -> list[int]:
-        """The rounds with a record, whole or not, ascending; `names` are those in ``commits``, where known."""
+        """Return the rounds with a record, whole or not, ascending. `names` are the known names in ``commits``."""
         names = self.place.names("commits") if names is None else names
         rounds = packs.recorded(names)
         if rounds and len(rounds) <= rounds[-1]:  # some are lost, or were packed while the names were read
@@ -93,38 +97,38 @@ class CommitLog:
         return rounds
 
     def last(self) -> int:
-        """The last round with a record, whole or not; raises `NotARun` where there is none."""
+        """Return the last round with a record, whole or not. Raises `NotARun` if there is none."""
         if rounds := self.rounds():
             return rounds[-1]
         raise NotARun(f"{self.place} has no commit record; restore them from a copy, or start the run again")
 
     def newest(self, rounds: Sequence[int]) -> int | None:
-        """The newest of the log's `rounds` whose record is whole; None where there are none.
+        """Return the newest of the log's `rounds` whose record is whole; None if there are none.
 
-        Raises `StoreDamaged` where there are records but none belongs to the run's attributes.
+        Raises `StoreDamaged` if there are records but none belongs to the run's attributes.
         """
         newest = next((round for round in reversed(rounds) if self.whole(round)), None)
         if newest is None and rounds:
             raise StoreDamaged(
-                f"{self.place}: no commit record is one of a run with the attributes in zarr.json; "
+                f"{self.place}: no commit record belongs to the attributes in zarr.json; "
                 "one or the other was changed, restore it from a copy"
             )
         return newest
 
     def has(self, round: int) -> bool:
-        """Whether there is a record of a round."""
+        """Tell whether there is a record of a round."""
         return self.place.has(_key(round)) or self.place.has(packs.pack_key(round))
 
     def key(self, round: int) -> str:
-        """The key of the file that has the record of a round, or should have it."""
+        """Return the key of the file that has the record of a round, or should have it."""
         return packs.pack_key(round) if packs.first_of(round) in self._packs else _key(round)
 
     def read(self, round: int) -> Commit:
-        """The record of a round; raises `RoundMissing`, and `StoreDamaged` where the record is damaged."""
+        """Return the record of a round. Raises `RoundMissing`, and `StoreDamaged` if the record is damaged."""
         return self.parsed(round, self._link(round))
 
     def whole(self, round: int) -> Link | None:
-        """The sealed record of a round; None where it is missing or damaged."""
+        """Return the sealed record of a round; None if it is missing or damaged."""
         try:
             return self._link(round)
         except PlaceError:
@@ -133,16 +137,16 @@ class CommitLog:
             return None
 
     def updates_stored(self, round: int) -> bool:
-        """Whether all updates of a round were stored; False where its record is lost or damaged."""
+        """Tell whether all updates of a round were stored; False if its record is lost or damaged."""
         link = self.whole(round)
         return link is not None and link.updates_stored
 
     def chain(self, round: int) -> str:
-        """The chain of a round's record, which covers the history before it; raises as `read` does."""
+        """Return the chain of a round's record, which vouches for the history before it. Raises as `read`."""
         return self._link(round).chain
 
     def parsed(self, round: int, link: Link) -> Commit:
-        """The commit in the sealed record of a round; raises `StoreDamaged` where its text is not a valid one."""
+        """Return the commit in the sealed record of a round. Raises `StoreDamaged` if its text is invalid."""
         with mistakes_as(lambda error: StoreDamaged(f"{self._named(round)} is no commit record: {error}")):
             commit = Commit.from_json(link.text)
             self._check(round, commit)
@@ -162,11 +166,11 @@ class CommitLog:
             raise ValueError("it names other tensors than the run has")
 
     def commit(self, at: int | Commit) -> Commit:
-        """The record of a round by its number; a commit is returned unchanged."""
+        """Return the record of a round by its number. A commit is returned unchanged."""
         return at if isinstance(at, Commit) else self.read(at)
 
     def missing(self, round: int, rounds: Sequence[int]) -> RoundMissing:
-        """The error for a round that is not among the committed `rounds`."""
+        """Return the error for a round that is not among the committed `rounds`."""
         if not rounds:
             what_is_there = "it has none"
         elif rounds[0] < round < rounds[-1]:
@@ -176,9 +180,9 @@ class CommitLog:
         return RoundMissing(f"no committed round {round} in {self.place}; {what_is_there}")
 
     def links(self, rounds: Sequence[int]) -> dict[int, Link]:
-        """The sealed records of `rounds`, which ascend, by round.
+        """Return the sealed records of the ascending `rounds`, by round.
 
-        Left out are records that are missing or damaged, or whose chain is not the one that the next record names.
+        Missing and damaged records are left out, and records whose chain differs from the one in the next record.
         """
         links: dict[int, Link] = {}
         files = [list(same) for _, same in groupby(rounds, self.key)]
@@ -191,12 +195,12 @@ class CommitLog:
         return dict(reversed(links.items()))
 
     def columns(self, first: int) -> Mapping[str, list[float]] | None:
-        """The numbers of a pack's rounds by path, (round,); None where it has none, or they are damaged."""
+        """Return the numbers of a pack's rounds by path, (round,); None if they are missing or damaged."""
         if first not in self._packs or first in self.torn:
             return None
         part = self.place.read_part(packs.pack_key(first), 0, packs.COLUMNS_BYTES)
         line, ends, _ = bytes(part or b"").partition(b"\n")
-        if not ends and part:  # it is longer
+        if not ends and part:  # the line is longer
             line = (self._lines(first) or {}).get(packs.COLUMNS, b"")
         if not line.startswith(packs.COLUMNS_BEGIN):
             return None
@@ -210,9 +214,9 @@ class CommitLog:
         return None
 
     def misstated(self, commits: Mapping[int, Commit], lacking: bool) -> list[int]:
-        """The first rounds of packs whose columns are not what their records say, or, if so asked, are `lacking`.
+        """Return the first rounds of packs whose columns contradict their records.
 
-        `commits` are all whole records by round.
+        If `lacking`, packs without columns are included. `commits` are all whole records by round.
         """
         wrong = []
         for first in sorted(self._packs):
@@ -223,17 +227,17 @@ class CommitLog:
         return wrong
 
     def _columns(self, first: int, commits: Iterable[Commit]) -> Link:
-        """The sealed columns of a pack's rounds, which follow its last record."""
+        """Return the sealed columns of a pack's rounds, which follow its last record."""
         text, before = json.dumps(packs.columns_of(commits)), self.chain(first + packs.ROUNDS - 1)
         return Link(text, before, self._chain(first, before, text))
 
     def create(self, commit: Commit, before: Link | None = None) -> Commit:
         """Write the record of a round, which makes the round exist; or return the equal record that is there.
 
-        A round may be committed twice: a worker can die after its commit, so that its task runs again, or the last
-        task of a killed run can commit while the run is being resumed. `before` is the result of `link_before`,
-        where it was read already. A record that an earlier writer made once its lease was over is replaced. Raises
-        `WriterFenced` where the existing record has other bits or comes from a later writer.
+        A round may be committed twice. A worker can die after its commit, so that its task runs again. The last
+        task of a killed run can commit while the run is being resumed. `before` is the result of `link_before`, if
+        it is known. A record that an earlier writer made after its lease was over is replaced. Raises
+        `WriterFenced` if the existing record has other bits or comes from a later writer.
         """
         text, before = commit.to_json(), before or self.link_before(commit.round)
         link = Link(text, before.chain, self._chain(commit.round, before.chain, text))
@@ -255,11 +259,11 @@ class CommitLog:
         return commit
 
     def pack(self, safe: int) -> bool:
-        """Put the records of rounds before `safe` into packs, and delete their own files; says if any is new.
+        """Put the records of rounds before `safe` into packs, and delete their own files. Tell whether any is new.
 
         All of these rounds survive a power loss already. A pack is synced and read again before anything is
-        deleted, so each record is in one of both at any time. Where one of a hundred is damaged or missing, all of
-        them stay in files of their own. Only the holder of the lease may call this.
+        deleted, so each record is in one of both at any time. If one record of a hundred is damaged or missing,
+        all of them stay in files of their own. Only the holder of the lease may call this.
         """
         firsts = range(self._packed, packs.first_of(safe), packs.ROUNDS)
         names = set(self.place.names("commits")) if firsts else set()
@@ -270,8 +274,8 @@ class CommitLog:
             own = [name for name in (f"{round}.json" for round in rounds) if name in names]
             if first not in self._packs and len(own) == len(rounds):
                 self._write_pack(first, self.links(rounds))
-            # Where packing was interrupted, only some are left. What a task that was taken for lost has committed
-            # again goes, too: the pack's record counts.
+            # After an interrupted packing only some files are left. A lost task may have committed a round again:
+            # that record goes, too, because the pack's record counts.
             if own and first in self._packs and len(self.links(rounds)) == len(rounds):
                 self.place.delete_names("commits", own)
         self._packed = max(self._packed, packs.first_of(safe))
@@ -290,7 +294,7 @@ class CommitLog:
             self._packs.add(first)
 
     def unfit(self, after: int) -> list[int]:
-        """The rounds whose records are not to be used: those later than `after`, and those that are not whole."""
+        """Return the rounds whose records cannot be used: those after `after`, and those that are not whole."""
         rounds = self.rounds()
         whole = self.links(rounds)
         return [round for round in rounds if round > after or round not in whole]
@@ -313,7 +317,7 @@ class CommitLog:
             quarantine_file(self.place, _key(round), f"damaged-{round}")
 
     def link_before(self, round: int) -> Link:
-        """The sealed record that the record of a round follows: the last one before it, or `FIRST`."""
+        """Return the sealed record that the record of a round follows: the last one before it, or `FIRST`."""
         created, link = self._created
         if created == round - 1:
             return link
@@ -323,7 +327,7 @@ class CommitLog:
         return self._link(earlier[-1]) if earlier else FIRST
 
     def _content(self, round: int) -> bytes | memoryview | None:
-        """The sealed record of a round, empty where its pack lacks it; None where there is no file of it."""
+        """Return the sealed record of a round; empty if its pack lacks it, and None if there is no file of it."""
         first = packs.first_of(round)
         if first in self._packs:
             if (lines := self._lines(first)) is not None:
@@ -344,12 +348,12 @@ class CommitLog:
         return packs.lines_of(first, pack)
 
     def _named(self, round: int) -> str:
-        """The file of a record in messages, and which of a pack's records it is."""
+        """Return the name of a record's file in messages, and its place in a pack."""
         line = f": its record of round {round}" if packs.first_of(round) in self._packs else ""
         return f"{self.place}/{self.key(round)}{line}"
 
     def _link(self, round: int) -> Link:
-        """The sealed record of a round, verified; raises `RoundMissing` and `StoreDamaged`."""
+        """Return the sealed record of a round, verified. Raises `RoundMissing` and `StoreDamaged`."""
         content = self._content(round)
         if content is None:
             raise self.missing(round, self.rounds())
@@ -360,12 +364,12 @@ class CommitLog:
         if link is None:
             raise StoreDamaged(
                 f"{self._named(round)} is no commit record, or not the one that was written for this round "
-                "of this run; restore it from a copy, or `roundweave resume` goes on without it"
+                "of this run; restore it from a copy, or `roundweave resume` continues without it"
             )
         return link
 
     def _sealed(self, round: int, content: bytes | memoryview) -> Link | None:
-        """What these bytes have sealed; None where they are not what was written."""
+        """Return the link that these bytes seal; None if they were changed."""
         parts = SEALED.fullmatch(str(content, "utf-8", "replace"))
         link = parts and Link(parts[1] + "}", parts[2], parts[3])
         return link if link and self._chain(round, link.before, link.text) == link.chain else None
@@ -375,18 +379,18 @@ class CommitLog:
 
 
 def quarantine_file(place: Place, key: str, name: str) -> None:
-    """Rename a damaged record to ``<name>-<beginning of its digest>.json``; raises `StoreDamaged` for no file."""
+    """Rename a damaged record to ``<name>-<beginning of its digest>.json``. Raises `StoreDamaged` for no file."""
     content = place.read(key)
     if content is None:
         if key not in (f"commits/{each}" for each in place.names("commits")):
-            return  # a pack lacked it, or a later writer took it away, which this one finds at its next change
+            return  # a pack lacks the record, or a later writer removed it
         raise StoreDamaged(f"{place}: {key} is no file; take it away, and begin again")
     place.write(f"commits/{name}-{bytes_digest(content)[:12]}.json", content, durable=True)
     place.delete(key)
 
 
 def quarantined_rounds(names: Iterable[str]) -> list[int]:
-    """The rounds of quarantined records, ascending, among the names of files."""
+    """Return the rounds of quarantined records, ascending, among the names of files."""
     return sorted({int(parts[1]) for parts in map(ASIDE.fullmatch, names) if parts})
 
 

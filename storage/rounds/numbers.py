@@ -1,4 +1,4 @@
-"""The numbers of a run's rounds as columns; and as arrays for plain zarr and xarray, which nothing here reads."""
+"""The numbers of a run's rounds as columns, and as arrays for plain zarr and xarray, which nothing here reads."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers of ascending `rounds`: `columns` by path, float64 (round,), NaN where a round has none."""
+    """The numbers of ascending `rounds`: `columns` by path, float64 (round,), NaN if a round has none."""
 
     rounds: list[int]
     columns: dict[str, np.ndarray]
 
     @classmethod
     def read(cls, log: CommitLog, rounds: Sequence[int]) -> Numbers:
-        """Those of the rounds of a log, from the columns of its packs, or else from whole records."""
+        """Return the numbers of a log's rounds, from the columns of its packs, or else from whole records."""
         blocks = {first: list(same) for first, same in groupby(rounds, packs.first_of)}
         packed = dict(zip(blocks, together(log.place, log.columns, blocks), strict=True))
         links = log.links([round for first, same in blocks.items() if not packed[first] for round in same])
@@ -50,12 +50,12 @@ class Numbers:
         return cls([round for rounds, _ in parts for round in rounds], {path: joined(path) for path in paths})
 
     def names(self, group: str) -> list[str]:
-        """The names of all ``metrics``, or of all ``scores`` besides the loss, sorted."""
+        """Return the names of all ``metrics``, or of all ``scores`` besides the loss, sorted."""
         names = (path.removeprefix(f"{group}/") for path in self.columns if path.startswith(f"{group}/"))
         return [name for name in names if group != "scores" or name not in ("loss", "left_out")]
 
     def column(self, path: str) -> np.ndarray:
-        """The numbers at a path; all NaN where no round has one."""
+        """Return the numbers at a path; all NaN if no round has one."""
         return self.columns.get(path, np.full(len(self.rounds), np.nan))
 
     @property
@@ -64,7 +64,7 @@ class Numbers:
         return {name: self.column(f"scores/{name}") for name in ("loss", *self.names("scores"))}
 
     def history(self) -> pd.DataFrame:
-        """The table of `Run.history`, with a row for each committed round."""
+        """Return the table of `Run.history`, with a row for each committed round."""
         import pandas as pd
 
         columns = {**self.scores, "seconds": self.column("bookkeeping/seconds")}
@@ -79,14 +79,17 @@ class Numbers:
         return pd.DataFrame({**columns, **whole}, pd.Index(self.rounds, name="round"))
 
     def totals(self) -> Totals:
-        """The totals of a run; `last` has the scores of the last round with a loss, if any."""
+        """Return the totals of a run; `last` has the scores of the last round with a loss, if any."""
         scored = np.flatnonzero(~np.isnan(self.column("scores/loss")))[-1:]
         last = {name: float(column[place]) for name, column in self.scores.items() for place in scored}
         seconds = dict(zip(self.rounds, self.column("bookkeeping/seconds").tolist(), strict=True))
         return Totals(seconds, int(np.nansum(self.column("bookkeeping/refused"))), last)
 
     def best(self, score: str, lowest: bool | None) -> int:
-        """The number of the first round with the best score; arguments and errors are as for `Run.best`."""
+        """Return the number of the first round with the best score.
+
+        Arguments and errors are those of `Run.best`.
+        """
         name, least = ranking(score) if isinstance(score, str) else (score, True)
         if (column := self.scores.get(name)) is None:
             hint = nearest(name, self.scores, f"there are {', '.join(self.scores)}")
@@ -95,12 +98,15 @@ class Numbers:
         scored = np.flatnonzero(~np.isnan(column))
         if not len(scored):
             raise RoundMissing(f"no round has the score {name}")
-        scored = scored[left_out[scored] == left_out[scored].min()]  # numbers of fewer examples do not compare
+        scored = scored[left_out[scored] == left_out[scored].min()]  # scores of fewer examples do not compare
         best = (np.argmin if (least if lowest is None else lowest) else np.argmax)(column[scored])
         return self.rounds[int(scored[best])]
 
     def chunks(self, rows: int) -> Iterator[tuple[ArraySpec, int, np.ndarray]]:
-        """The chunks of the arrays of `rows` rows that show the numbers, `committed` last; none of NaN alone."""
+        """Yield the chunks of the arrays of `rows` rows that show the numbers, `committed` last.
+
+        Chunks of NaN alone are left out.
+        """
         columns = {**self.columns, "committed": np.full(len(self.rounds), True)}
         for index, places in groupby(range(len(self.rounds)), lambda place: self.rounds[place] // ROWS):
             at = list(places)
@@ -113,7 +119,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Totals:
-    """The seconds of each round, how many updates were refused in all, and the `last` scores by name."""
+    """The seconds of each round, the number of all refused updates, and the `last` scores by name."""
 
     seconds: Mapping[int, float]
     refused: int
@@ -125,7 +131,7 @@ BOOKKEEPING = {"seconds", "weight", "accepted", "map_seconds"}
 
 
 def _columns(metrics: Sequence[str], columns: set[str]) -> dict[str, str]:
-    """The column of each metric: its name, with ``map_`` before it as often as needed where the name is taken."""
+    """Return the column of each metric: its name, with ``map_`` before it as often as the name is taken."""
     renamed = [name for name in metrics if name in columns | BOOKKEEPING]
     named = {name: name for name in metrics if name not in renamed}
     for name in renamed:
@@ -137,15 +143,15 @@ def _columns(metrics: Sequence[str], columns: set[str]) -> dict[str, str]:
 
 
 def show(log: CommitLog, rounds: Sequence[int], rows: int, known: bool) -> None:
-    """Write the numbers of rounds, all of the blocks that they are in, as arrays of `rows` rows.
+    """Write the numbers of rounds, and of all others in their blocks, as arrays of `rows` rows.
 
-    Unless it is `known` what else arrays show, everything that is not of these rounds is deleted.
+    Everything that is not of these rounds is deleted, unless it is `known` what else the arrays show.
     """
     place, numbers, written = log.place, Numbers.read(log, rounds), set[tuple[str, str]]()
     for index in range(0 if known else -(-rows // ROWS)):
         write_chunk(place, number_array("round", rows), (index,), round_numbers(index))
     specs = {path: number_array(path, rows) for path in ("round", "committed", *numbers.columns, "commits")}
-    replace_documents(place, specs.values())  # that of `commits`, which says how many rounds fit, comes last
+    replace_documents(place, specs.values())  # the document of `commits`, the number of rounds, comes last
     for spec, index, chunk in numbers.chunks(rows):
         write_chunk(place, spec, (index,), chunk)
         written.add((spec.path, str(index)))
@@ -159,16 +165,16 @@ def show(log: CommitLog, rounds: Sequence[int], rows: int, known: bool) -> None:
 
 
 def round_numbers(index: int) -> np.ndarray:
-    """A chunk of the coordinate `round`."""
+    """Return a chunk of the coordinate `round`."""
     return np.arange(index * ROWS, (index + 1) * ROWS)
 
 
 def shown_rounds(place: Place, rows: int) -> set[int]:
-    """The rounds of which the array `committed` of so many rows tells; raises `StoreDamaged`."""
+    """Return the rounds that the array `committed` of so many rows shows. Raises `StoreDamaged`."""
     spec, shown = number_array("committed", rows), set[int]()
     for index in range(-(-rows // ROWS)):
         if (chunk := read_chunk(place, spec, (index,))) is not None:
             shown.update(index * ROWS + int(row) for row in np.flatnonzero(chunk))
     if 0 not in shown:
-        raise StoreDamaged(f"{place}/committed: it tells nothing of the initial state, which each run has")
+        raise StoreDamaged(f"{place}/committed: it lacks the initial state, which each run has")
     return shown

@@ -1,4 +1,4 @@
-"""The sealed record of what was pruned from a run, which tells pruned tensors from lost ones."""
+"""The sealed record of what was pruned from a run. It tells pruned tensors from lost ones."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class PrunedRecord:
 class Pruned:
     """The rounds whose `states` were pruned, and those whose `updates` (with carries and matches) were pruned.
 
-    `carried` are single updates of these rounds, (round, partition), that stay because their carry is still in
-    use.
+    `carried` are single updates of these rounds, (round, partition), that stay because their carry is in use.
     """
 
     states: frozenset[int] = frozenset()
@@ -47,15 +46,18 @@ class Pruned:
     carried: frozenset[tuple[int, int]] = frozenset()
 
     def has_state(self, round: int) -> bool:
-        """Whether the state of a round was not pruned."""
+        """Tell whether the state of a round was not pruned."""
         return round not in self.states
 
     def has_update(self, round: int, partition: int | None = None) -> bool:
-        """Whether a partition's update of a round was not pruned; without a partition, whether none was."""
+        """Tell whether a partition's update of a round was not pruned.
+
+        Without a partition, tell whether none was.
+        """
         return round not in self.updates or (round, partition) in self.carried
 
     def has_chunk(self, spec: ArraySpec, index: tuple[int, ...]) -> bool:
-        """Whether a chunk of an array over rounds was not pruned."""
+        """Tell whether a chunk of an array over rounds was not pruned."""
         return self.has_update(*index[:2]) if spec.by_partition else self.has_state(index[0])
 
     @property
@@ -64,7 +66,7 @@ class Pruned:
         return self.states | self.updates
 
     def until(self, last: int) -> Pruned:
-        """The part of this that concerns rounds up to `last`."""
+        """Return the part about rounds up to `last`."""
         return Pruned(
             frozenset(round for round in self.states if round <= last),
             frozenset(round for round in self.updates if round <= last),
@@ -73,23 +75,23 @@ class Pruned:
 
 
 def there(log: CommitLog, pruned: Pruned, round: int) -> bool:
-    """Whether the state of a round was stored and not pruned; False where its record is lost or damaged."""
+    """Tell whether the state of a round was stored and not pruned; False if its record is lost or damaged."""
     link = log.whole(round) if pruned.has_state(round) else None
     return link is not None and link.stored
 
 
 def base_of(log: CommitLog, pruned: Pruned, round: int) -> int:
-    """The last round up to this one whose state is stored. Later states are computed again from it."""
+    """Return the last round up to this one whose state is stored. Later states are computed again from it."""
     return next((earlier for earlier in range(round, 0, -1) if there(log, pruned, earlier)), 0)
 
 
 def has_updates(log: CommitLog, pruned: Pruned, round: int) -> bool:
-    """Whether the updates of a round were stored and not pruned; False where its record is lost or damaged."""
+    """Tell whether the updates of a round were stored and not pruned; False if its record is lost or damaged."""
     return pruned.has_update(round) and log.updates_stored(round)
 
 
 def with_unwritten(log: CommitLog, pruned: Pruned, links: Mapping[int, Link]) -> Pruned:
-    """What was pruned, and updates that were not stored according to the records in `links`, by round."""
+    """Return what was pruned, and updates that were not stored according to the records in `links`, by round."""
     unwritten = [round for round, link in links.items() if not link.updates_stored and pruned.has_update(round)]
     commits = [log.parsed(round, links[round]) for round in unwritten]
     carried = {(commit.round, p) for commit in commits for p in commit.updates if commit.has_update(p)}
@@ -97,25 +99,25 @@ def with_unwritten(log: CommitLog, pruned: Pruned, links: Mapping[int, Link]) ->
 
 
 def absent(log: CommitLog, last: int) -> Pruned:
-    """What was pruned of the rounds up to `last`, and which of their updates were never stored.
+    """Return what was pruned of the rounds up to `last`, and which of their updates were never stored.
 
     Raises as `read_pruned` does.
     """
     pruned, record = _read(log)
-    newest = record.newest if record else 0  # of the rounds until then it has what was never stored, too
+    newest = record.newest if record else 0  # it also lists what was never stored of the rounds until then
     later = [round for round in log.rounds() if newest < round <= last]
     return with_unwritten(log, pruned.until(last), log.links(later))
 
 
 def read_pruned(log: CommitLog) -> Pruned:
-    """What was pruned from the run of a log; raises `StoreDamaged` where the record of it is damaged."""
+    """Return what was pruned from the run of a log. Raises `StoreDamaged` if the record of it is damaged."""
     return _read(log)[0]
 
 
 def check_pruned(log: CommitLog) -> None:
     """Raise `StoreDamaged` unless the record fits this history and leaves everything that is needed to go on.
 
-    This cannot be checked, and nothing is raised, where the record of the round that was newest then is damaged.
+    If the record of the newest round of that time is damaged, nothing can be checked, and nothing is raised.
     """
     pruned, record = _read(log)
     if record is None:
@@ -138,11 +140,11 @@ def check_pruned(log: CommitLog) -> None:
 
 
 def _read(log: CommitLog) -> tuple[Pruned, PrunedRecord | None]:
-    """What was pruned, and the record of it; None where nothing was."""
+    """Return what was pruned, and the record of it; None if nothing was."""
     content = log.place.read(KEY)
     if content is None:
         return Pruned(), None
-    advice = "restore it from a copy, or `roundweave resume` goes on without it"
+    advice = "restore it from a copy, or `roundweave resume` continues without it"
     what = f"{log.place}/{KEY} is no record of what was pruned"
     with mistakes_as(lambda error: StoreDamaged(f"{what} ({error}); {advice}")):
         record = unsealed(PrunedRecord, content)
@@ -160,9 +162,9 @@ def write_pruned(log: CommitLog, pruned: Pruned, newest: int) -> None:
 
 
 def forget_pruned(log: CommitLog, last: int) -> None:
-    """Remove the rounds after `last` from the record, since they are trained again.
+    """Remove the rounds after `last` from the record, because they are trained again.
 
-    A damaged record is quarantined. What it listed counts as lost from then on.
+    A damaged record is quarantined. The tensors that it listed count as lost from then on.
     """
     if not log.place.has(KEY):
         return
@@ -173,7 +175,10 @@ def forget_pruned(log: CommitLog, last: int) -> None:
 
 
 def _rounds(value: Sequence[tuple[int, int]], newest: int) -> frozenset[int]:
-    """The rounds of spans (first, last); raises `ValueError` unless spans ascend and end by the newest round."""
+    """Return the rounds of spans (first, last).
+
+    Raises `ValueError` unless spans ascend and end by the newest round.
+    """
     ends = [end for span in value for end in span]
     if ends != sorted(ends) or ends[-1:] > [newest]:
         raise ValueError("it names rounds after its own, or one twice")

@@ -1,13 +1,16 @@
-"""The splits of a run: which example is in which partition."""
+"""The splits of a run: the partition of each example."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
-from roundweave.storage.errors import RoundMissing, StoreDamaged, unless_damaged
+from roundweave.storage.errors import RoundMissing, StoreDamaged, short, unless_damaged
 from roundweave.storage.hierarchy.schema import split_array
 from roundweave.storage.hierarchy.zarr_format import (
     NAME,
@@ -21,11 +24,42 @@ from roundweave.storage.rounds.commits import Commit, SplitRecord
 from roundweave.storage.rounds.log import CommitLog
 from roundweave.storage.values.digests import tensor_digest
 
+PLAIN, LONGEST = re.compile(r"[^\W\d_]([^,]*[^,\s])?"), 40
+"""Matches a name that cannot be taken for a number or for two names; and the most characters of a shown name."""
+
+
+NAMES = "partition_name"
+"""The coordinate, and the column of tables, of partitions' names."""
+
+
+@functools.lru_cache
+def partition_names(names: tuple[str, ...], count: int) -> Sequence[int | str]:
+    """Return what each of `count` partitions is called. Recorded `names` are empty if they have none.
+
+    The result is the name. It is number and name if one of the names could be taken for another or for a number.
+    It is the number without names, and if the names are the numbers.
+
+    >>> partition_names(("berlin", "paris"), 2), partition_names(("1", "2"), 2), partition_names((), 2)
+    (('berlin', 'paris'), ('0 (1)', '1 (2)'), range(0, 2))
+    """
+    if names in ((), tuple(map(str, range(count)))):
+        return range(count)
+    shown = tuple(short(name, LONGEST) for name in names)
+    if len({*shown}) == len(shown) and all(map(PLAIN.fullmatch, shown)):
+        return shown
+    return tuple(f"{number} ({name})" for number, name in enumerate(shown))
+
+
+def named_partitions(names: Sequence[int | str], numbers: Sequence[int]) -> dict[str, Any]:
+    """Return the coordinate ``partition`` of numbers, and ``partition_name`` if partitions have names."""
+    named = {} if isinstance(names, range) else {NAMES: ("partition", [names[n] for n in numbers])}
+    return {"partition": numbers, **named}
+
 
 class Splits:
     """The stored splits of a run, by number. The commit records have their digests.
 
-    Methods take a committed round by its number or as its record, which is then not read again.
+    Methods take a committed round by its number, or as its record to save reading it.
     """
 
     def __init__(self, log: CommitLog) -> None:
@@ -41,24 +75,24 @@ class Splits:
             return
         owners = owner(number)
         spec = split_array(number, len(owners))
-        # The chunk is written first: an array without it would read as all examples being in partition 0.
+        # Write the chunk first: an array without its chunk reads as all examples in partition 0.
         write_chunk(self.place, spec, (0,), owners)
         replace_documents(self.place, [spec])
 
     def numbers(self) -> list[int]:
-        """The numbers of the stored splits, ascending."""
+        """Return the numbers of the stored splits, ascending."""
         return sorted(int(name) for name in self.place.names("partitions") if name.isdecimal())
 
     def read(self, at: int | Commit) -> np.ndarray:
-        """The partition of each example in a round, int32 (example,); -1 for those held out or left out.
+        """Return the partition of each example in a round, int32 (example,); -1 for held-out and unused ones.
 
-        Raises `RoundMissing` where each partition brought examples of its own, and `StoreDamaged` where the bits
-        are not those that were committed.
+        Raises `RoundMissing` if each partition brought examples of its own, and `StoreDamaged` if the bits differ
+        from the committed bits.
         """
         commit = self.log.commit(at)
         split = commit.split
         if split is None:
-            raise RoundMissing(f"round {commit.round} of {self.place} has no split: nothing was dealt out")
+            raise RoundMissing(f"round {commit.round} of {self.place} has no split: partitions brought their own")
         spec = split_array(split.number, split.examples)
         owners = read_chunk(self.place, spec, (0,))
         if owners is None:
@@ -68,7 +102,7 @@ class Splits:
         return owners
 
     def drop(self, commits: Iterable[Commit]) -> None:
-        """Delete the splits that are damaged or that none of `commits`, all commits of the run, uses.
+        """Delete the splits that are damaged or unused. `commits` are all commits of the run.
 
         They are written again when a round needs them.
         """
@@ -87,6 +121,6 @@ class Splits:
 
 
 def split_record(number: int, owners: np.ndarray) -> SplitRecord:
-    """What a commit records of a split; `owners` is the partition of each example, int32 (example,)."""
+    """Return a commit's record of a split. `owners` is the partition of each example, int32 (example,)."""
     owners = np.ascontiguousarray(owners)
     return SplitRecord(number, len(owners), tensor_digest(f"partitions/{number}", torch.from_numpy(owners)))

@@ -1,4 +1,4 @@
-"""The store of a run, one zarr v3 hierarchy. Chunks are written first; the commit record makes a round exist."""
+"""The store of a run, one zarr v3 hierarchy. Chunks are written first. The commit record makes a round exist."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from roundweave.storage.errors import (
     PlaceTaken,
     StoreError,
     UsageError,
+    listed,
+    nearest,
 )
 from roundweave.storage.hierarchy.schema import COPIES, ROWS, UNPACKED, VERSION, VERSIONS, Schema
 from roundweave.storage.hierarchy.soundness import checked_schema
@@ -34,7 +36,7 @@ from roundweave.storage.rounds.lease import fenced, read_claim
 from roundweave.storage.rounds.log import CommitLog, Link, quarantined_rounds
 from roundweave.storage.rounds.numbers import show
 from roundweave.storage.rounds.packs import recorded
-from roundweave.storage.rounds.splits import Splits
+from roundweave.storage.rounds.splits import Splits, partition_names
 from roundweave.storage.rounds.tensors import StoredTensors, Supply
 from roundweave.storage.values.digests import state_digest, tensor_digests, update_digest
 from roundweave.storage.values.hashing import ALGORITHM, bytes_digest, json_digest
@@ -44,13 +46,12 @@ from roundweave.storage.values.state import State, Update
 class RoundStore:
     """A stored run: its `log` of commits, and the `tensors` and `splits` of its rounds.
 
-    Opening it reads the attributes and lists the log: `records` are the rounds with a record, whole or not, and
-    `newest` is the last one whose record is whole, None where there are none; `quarantined` are the rounds of
-    quarantined records, `has_sections` says whether plugins wrote of the run, and `is_old` whether it has an
-    earlier store version. Its `rounds`, looked at when they are asked for, are how many it has room for: those of
-    its arrays, or the argument `rounds` where that is more. Where `fsync`, everything that is written survives a
-    power loss. Raises `NotARun` where there is no run, or where its attributes are damaged, and `StoreDamaged`
-    where the records do not belong to them.
+    Opening a store reads the attributes and lists the log. `records` are the rounds with a record, whole or not.
+    `newest` is the last one whose record is whole, None if there is none. `quarantined` are the rounds of
+    quarantined records. `has_sections` tells whether plugins wrote about the run, and `is_old` whether it has an
+    earlier store version. `rounds` is the number of rounds that its arrays have room for, or the argument `rounds`
+    if that is larger. With `fsync`, everything that is written survives a power loss. Raises `NotARun` if there is
+    no run, or if its attributes are damaged, and `StoreDamaged` if the records do not belong to them.
     """
 
     supply: Supply | None = None
@@ -77,13 +78,13 @@ class RoundStore:
         self.newest = self.log.newest(self.records)
         self.splits = Splits(self.log)
 
-    # Until Python 3.12 one lock of `cached_property` would have all threads wait for the slowest store.
+    # Before Python 3.12 one lock of `cached_property` makes all threads wait for the slowest store.
 
     @property
     def rounds(self) -> int:
-        """How many rounds the run has room for."""
+        """The number of rounds that the run has room for."""
         if self._rounds is None:
-            # The most frequent of three counts, as one may be damaged or be ahead after an interrupted extension.
+            # The most frequent of three counts: one may be damaged, or ahead after an interrupted extension.
             paths = ("commits", "committed", "round")
             counts = [rows for path in paths if (rows := described_rows(self.place, path))]
             self._rounds = max(self._room, self.newest or 0, statistics.mode(counts) - 1 if counts else 0)
@@ -91,10 +92,36 @@ class RoundStore:
 
     @property
     def tensors(self) -> StoredTensors:
-        """The tensors of the rounds; what of them is not stored is given by `supply`, if there is one."""
+        """The tensors of the rounds. `supply`, if there is one, computes tensors that are not stored."""
         if self._tensors is None:
             self._tensors = StoredTensors(self.log, self.rounds + 1, self.supply)
         return self._tensors
+
+    @property
+    def partition_names(self) -> Sequence[int | str]:
+        """The name of each partition. Raises `NotARun` if the record has names for some partitions only."""
+        names, count = self.recorded_names, self.schema.partitions
+        if len(names) not in (0, count):
+            raise NotARun(f"{self.place}: its record has names of {len(names)} partitions, not of {count}")
+        return partition_names(names, count)
+
+    @property
+    def recorded_names(self) -> tuple[str, ...]:
+        """The recorded names of the partitions; empty if they have none."""
+        return tuple(self.attributes.get("data", {}).get("partition_names", ()))
+
+    def find_partition(self, given: int | str) -> int:
+        """Return the number of a partition, given its number or its name.
+
+        Raises `UsageError` for an unknown one.
+        """
+        names, recorded = self.partition_names, self.recorded_names
+        found = [n for n in range(len(names)) if given in (n, str(n), names[n], *recorded[n : n + 1])]
+        if len(found) == 1:
+            return found[0]
+        of = f"it has partitions {listed(range(len(names)), names)}"
+        hint = f"give {' or '.join(str(names[n]) for n in found)}" if found else nearest(given, recorded, of)
+        raise UsageError(f"{self.place} has {'several partitions' if found else 'no partition'} {given}; {hint}")
 
     @property
     def address(self) -> str:
@@ -103,7 +130,7 @@ class RoundStore:
 
     @property
     def path(self) -> Path:
-        """The folder of the run; raises `UsageError` where it is not on a disk of this machine."""
+        """The folder of the run. Raises `UsageError` if it is not on a disk of this machine."""
         return as_path(self.address)
 
     @classmethod
@@ -123,8 +150,8 @@ class RoundStore:
 
         `attributes` are recorded besides version and schema. `carried` are updates of another run, with vectors
         (element,), by partition: their carries go into the first round here, and row 0 stores them. `scored` is
-        the score of the initial state, and `columns` the record of the examples' columns, if there is one. Raises
-        `ExperimentDiffers` where something is there already, and `UsageError` for names that cannot be stored.
+        the score of the initial state. `columns` is the record of the examples' columns, if there is one. Raises
+        `ExperimentDiffers` if something is there already, and `UsageError` for names that cannot be stored.
         """
         place = place_of(where)
         with mistakes_as(lambda error: UsageError(f"the network cannot be stored: {error}; rename the tensor")):
@@ -151,10 +178,9 @@ class RoundStore:
         return cls(place, fsync)
 
     def describe(self, state: State, token: str, epoch: int, digests: Mapping[str, str] | None = None) -> Commit:
-        """A commit of a state, vectors (element,), without its updates yet.
+        """Return a commit of a state, vectors (element,), without its updates yet.
 
-        `token` and `epoch` are the writer's. `digests` are those of the state's tensors, where they are known
-        already.
+        `token` and `epoch` are the writer's. `digests` are those of the state's tensors, if they are known.
         """
         tensors = tensor_digests(state.named(self.schema.layout)) if digests is None else digests
         return Commit(
@@ -164,8 +190,8 @@ class RoundStore:
     def commit(self, commit: Commit, before: Link | None = None) -> Commit:
         """Write the commit record of a round whose tensors are written, which makes the round exist.
 
-        `before` is the sealed record before it, where it was read already. Raises `WriterFenced` where another
-        writer was first, and `UsageError` for a metric or score that cannot be stored under its name.
+        `before` is the sealed record before it, if it is known. Raises `WriterFenced` if another writer was first,
+        and `UsageError` for a metric or score that cannot be stored under its name.
         """
         check_names(commit)
         return self.log.create(commit, before)
@@ -183,19 +209,19 @@ class RoundStore:
 
 
 def _not_a_run(place: Place) -> NotARun:
-    """The error for a place without readable attributes. It says more where there are commit records."""
+    """Return the error for a place without readable attributes. It says more if there are commit records."""
     if not recorded(place.names("commits")):
         return ForeignPlace(f"{place} is not a run of Roundweave; `roundweave runs` lists them")
     what = "damaged" if place.has(NAME) else "missing"
-    return NotARun(f"{place}/{NAME}: it is {what}, and tells what the run is; restore the file from a copy")
+    return NotARun(f"{place}/{NAME}: it is {what}, and describes the run; restore the file from a copy")
 
 
 @functools.lru_cache(maxsize=8)
 def open_store(address: str, token: str, epoch: int, fsync: bool) -> RoundStore:
-    """The store at an address, opened once in this process for each writer.
+    """Return the store at an address, opened once in this process for each writer.
 
-    `token` and `epoch` are those of the writer's claim; epoch 0 is of one that only reads. Raises `NotARun` where
-    that claim is not: a worker's machine may have nothing, or an older copy of the run, at this address.
+    `token` and `epoch` are those of the writer's claim. Epoch 0 is that of a reader. Raises `NotARun` if the claim
+    is missing: a worker's machine may have nothing, or an older copy of the run, at this address.
     """
     place = place_of(address, fsync)
     claim = read_claim(place, epoch) if epoch else None
@@ -209,7 +235,7 @@ SYNC_SECONDS = 5.0
 
 
 class Syncing:
-    """Syncs a store, and says which rounds are safe: all files of rounds up to `safe` survive a power loss.
+    """Syncs a store, and tells which rounds are safe: all files of rounds up to `safe` survive a power loss.
 
     The writer sets `written` to the last commit.
     """
@@ -219,7 +245,7 @@ class Syncing:
         self.written = self.safe = safe
 
     def sync(self) -> None:
-        """Sync everything that was written so far, and pack records that are safe then; raises `PlaceError`."""
+        """Sync everything that was written so far, and pack records that are safe then. Raises `PlaceError`."""
         written = self.written
         self.store.place.flush()
         self.safe = written
@@ -227,14 +253,14 @@ class Syncing:
             self.store.show()
 
     def repeat(self, done: threading.Event) -> None:
-        """Sync every `SYNC_SECONDS` until `done` is set; raises `PlaceError`."""
+        """Sync every `SYNC_SECONDS` until `done` is set. Raises `PlaceError`."""
         while not done.wait(SYNC_SECONDS):
             self.sync()
 
 
 @contextmanager
 def synced(store: RoundStore, safe: Commit) -> Iterator[Syncing]:
-    """A context in which a store is synced every few seconds, and once more at the end; raises `PlaceError`.
+    """Sync a store every few seconds in this context, and once more at the end. Raises `PlaceError`.
 
     `safe` is the last commit that is synced already. The writer's process syncs the whole file system, which
     includes what workers on its machine wrote. A list of files would have to come from all workers, and one sync
@@ -248,6 +274,6 @@ def synced(store: RoundStore, safe: Commit) -> Iterator[Syncing]:
         finally:
             done.set()
             repeated.result()
-            with suppress(StoreError):  # what they lack is read from records, and `verify` says so
+            with suppress(StoreError):  # records have what the arrays lack, and `verify` reports it
                 store.show()
             syncing.sync()

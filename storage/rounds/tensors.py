@@ -43,12 +43,12 @@ from roundweave.storage.values.state import OBSERVED, Layout, Match, State, Upda
 from roundweave.storage.values.tensors import Vectors, empty_vectors, from_numpy, to_numpy
 
 LARGE_STATE = 16 << 20
-"""From so many bytes on, writing a state to a local disk takes a noticeable time, some 10 to 50 ms."""
+"""From this many bytes on, writing a state to a local disk takes a noticeable time, some 10 to 50 ms."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a round gave: the state after it, and updates and matches by partition."""
+    """The results of a round: the state after it, and updates and matches by partition."""
 
     state: State
     updates: Mapping[int, Update]
@@ -56,15 +56,14 @@ class Contents:
 
 
 Supply = Callable[[int], Contents]
-"""Gives what a committed round gave where it is not stored, checked against the round's record."""
+"""Gives the results of a committed round that are not stored, checked against the round's record."""
 
 
 class StoredTensors:
     """The stored tensors of a run, in arrays of `rows` rows. The commit records in `log` have their digests.
 
-    Methods take a committed round by its number or as its record, which is then not read again. What of a round is
-    not stored is given by `supply`, if there is one. `state_written` is when a state was written last, by the
-    monotonic clock.
+    Methods take a committed round by its number, or as its record to save reading it. `supply`, if there is one,
+    computes what is not stored. `state_written` is when a state was written last, by the monotonic clock.
     """
 
     def __init__(self, log: CommitLog, rows: int, supply: Supply | None = None) -> None:
@@ -100,7 +99,7 @@ class StoredTensors:
         arrays: Iterable[np.ndarray],
         stored: bool = True,
     ) -> str:
-        """The digest of a tensor of this shape whose elements come in parts; it is written too where `stored`."""
+        """Return the digest of a tensor of this shape whose elements come in parts. Write it, too, if `stored`."""
         digest = TensorDigest(path, self.arrays[path].dtype, shape)
         digested = digest.taking(arrays)
         if stored:
@@ -110,10 +109,10 @@ class StoredTensors:
         return digest.hexdigest()
 
     def read_state(self, at: int | Commit) -> State:
-        """A committed state, with vectors (element,) by dtype in the order of the layout.
+        """Return a committed state, with vectors (element,) by dtype in the order of the layout.
 
-        Raises `RoundMissing` for an unknown round, `RoundPruned` where its state is not stored, and `StoreDamaged`
-        where the bits are not those that were committed.
+        Raises `RoundMissing` for an unknown round, `RoundPruned` if its state is not stored, and `StoreDamaged` if
+        the bits differ from the committed bits.
         """
         commit = self.commit(at)
         if given := self._supplied(commit):
@@ -125,10 +124,10 @@ class StoredTensors:
     def read_state_by(
         self, at: int | Commit, layout: Layout, read: Callable[[Commit, str, torch.Tensor], Any]
     ) -> State:
-        """A committed state in another layout, such as that of a rank which holds parts of the tensors.
+        """Return a committed state in another layout, such as that of a rank which holds parts of the tensors.
 
-        `read` is called with the commit, the path of a tensor, and the tensor to fill, which has the shape that
-        `layout` says. Raises as `read_state` does.
+        `read` is called with the commit, the path of a tensor, and the tensor to fill, in the shape that `layout`
+        gives. Raises as `read_state` does.
         """
         commit = self.commit(at)
         refuse_larger_than_memory(self.schema.stored_bytes(1, 0), f"a state of {self.place}")
@@ -139,7 +138,7 @@ class StoredTensors:
         return state
 
     def commit(self, at: int | Commit) -> Commit:
-        """The record of a round, whose digests agree; raises `RoundMissing` and `StoreDamaged`."""
+        """Return the record of a round. Raises `RoundMissing` and `StoreDamaged`."""
         commit = self.log.commit(at)
         digests = {path: commit.tensors[path] for path in self.schema.state(1)}
         if state_digest(digests, commit.round) != commit.state:
@@ -147,7 +146,7 @@ class StoredTensors:
         return commit
 
     def read_tensor(self, commit: Commit, path: str) -> torch.Tensor:
-        """One tensor of a committed state, of its own shape; raises `RoundPruned` and `StoreDamaged`."""
+        """Return one tensor of a committed state, of its own shape. Raises `RoundPruned` and `StoreDamaged`."""
         if not path.startswith("frozen/") and (given := self._supplied(commit)):
             return given.state.named(self.schema.layout)[path]
         spec, index = self.arrays[path], self._index(commit, path)
@@ -157,14 +156,13 @@ class StoredTensors:
         return tensor
 
     def read_rows(self, commit: Commit, path: str, rows: int) -> Iterator[torch.Tensor]:
-        """One tensor of a committed state in parts of `rows` along its first axis, (row, …).
+        """Yield one tensor of a committed state in parts of `rows` along its first axis, (row, …).
 
-        Raises `RoundPruned`, and `StoreDamaged` after the last part where the bits are not those that were
-        committed.
+        Raises `RoundPruned`, and `StoreDamaged` after the last part if the bits differ from the committed bits.
         """
         spec, index = self.arrays[path], self._index(commit, path)
         if not self.place.has(chunk_key(spec, index)):
-            self.read_tensor(commit, path)  # raises the error that says why the chunk is missing
+            self.read_tensor(commit, path)  # raises the error with the reason
         shape = spec.shape[1:] if index else spec.shape
         digest = TensorDigest(path, spec.dtype, shape)
         for part in read_parts(self.place, spec, index, rows * prod(shape[1:])):
@@ -173,7 +171,10 @@ class StoredTensors:
         self._check(commit, path, digest.hexdigest())
 
     def _index(self, commit: Commit, path: str) -> tuple[int, ...]:
-        """The index of a tensor's chunk in a committed state; raises `RoundPruned` for a state never stored."""
+        """Return the index of a tensor's chunk in a committed state.
+
+        Raises `RoundPruned` if it was never stored.
+        """
         frozen = path.startswith("frozen/")
         if not (frozen or commit.stored):
             raise self._no_state(commit.round, self.pruned(), "was not stored, as the run keeps its updates")
@@ -186,7 +187,7 @@ class StoredTensors:
             )
 
     def write_updates(self, round: int, updates: Mapping[int, Update]) -> None:
-        """Write updates of a round by partition, vectors (element,), as all that is in their files."""
+        """Write updates of a round by partition, vectors (element,), as the whole content of their files."""
         self._write_files(round, {partition: update_vectors(update) for partition, update in updates.items()})
 
     def drop_updates(self, round: int) -> None:
@@ -196,10 +197,10 @@ class StoredTensors:
                 self.place.delete(f"{spec.path}/c/{round}")
 
     def read_update(self, at: int | Commit, partition: int) -> Update:
-        """The update of one partition in a committed round, vectors (element,).
+        """Return the update of one partition in a committed round, vectors (element,).
 
-        Its vectors are empty where the record says that it has none. Raises `RoundMissing` where the
-        partition took no part, `RoundPruned`, and `StoreDamaged` where the bits are not those that were committed.
+        The vectors are empty if the record says that the update has none. Raises `RoundMissing` if the partition
+        took no part, `RoundPruned`, and `StoreDamaged` if the bits differ from the committed bits.
         """
         commit = self.log.commit(at)
         record = commit.updates.get(partition)
@@ -228,7 +229,7 @@ class StoredTensors:
         return update
 
     def read_carry(self, round: int, partition: int) -> dict[str, Vectors]:
-        """The carry of a partition after a round, (element,) by slot and dtype; only checksums are verified."""
+        """Return the carry of a partition after a round, (element,) by slot and dtype. Verifies checksums only."""
         try:
             return self._carry(round, partition)
         except RoundPruned:
@@ -248,17 +249,17 @@ class StoredTensors:
         return vectors
 
     def write_matches(self, round: int, matches: Mapping[int, Match]) -> None:
-        """Write how units were matched in a round, by partition, as all that is in the files of these matches.
+        """Write the matches of a round's units, by partition, as the whole content of their files.
 
-        They are (unit,) or (unit, unit) by unit group.
+        Matches are (unit,) or (unit, unit) by unit group.
         """
         self._write_files(round, {partition: match_tensors(match) for partition, match in matches.items()})
 
     def read_match(self, at: int | Commit, partition: int) -> Match:
-        """How the units of one partition were matched in a round: (unit,) or (unit, unit) by unit group.
+        """Return the match of one partition's units in a round: (unit,) or (unit, unit) by unit group.
 
-        Raises `RoundMissing` where they were not matched, `RoundPruned`, and `StoreDamaged` where the bits are not
-        those that were committed.
+        Raises `RoundMissing` if the units were not matched, `RoundPruned`, and `StoreDamaged` if the bits differ
+        from the committed bits.
         """
         commit = self.log.commit(at)
         record = commit.updates.get(partition, UpdateRecord("", 0))
@@ -278,9 +279,9 @@ class StoredTensors:
         return match
 
     def _supplied(self, commit: Commit, partition: int | None = None) -> Contents | None:
-        """What a round gave, if its state, or a partition's update, is not stored and there is a supply.
+        """Return the results of a round if its state, or a partition's update, is not stored, and can be computed.
 
-        Without one it raises `RoundPruned` for an update that was never stored.
+        Without a supply it raises `RoundPruned` for an update that was never stored.
         """
         if self.supply is None:
             if partition is None or commit.has_update(partition):
@@ -294,9 +295,9 @@ class StoredTensors:
         return None if stored else self.supply(round)
 
     def read_chunk(self, spec: ArraySpec, index: tuple[int, ...], whose: str) -> np.ndarray:
-        """A chunk that must be there according to a record; `whose` says in a message what lacks it.
+        """Return a chunk that a record names. `whose` says in a message what lacks the chunk.
 
-        Raises `RoundPruned` where it was pruned, and `StoreDamaged` where it is missing or its checksum is wrong.
+        Raises `RoundPruned` if it was pruned, and `StoreDamaged` if it is missing or its checksum is wrong.
         """
         array = read_stored(self.place, spec, index)
         if array is None:
@@ -308,11 +309,11 @@ class StoredTensors:
         return array
 
     def pruned(self) -> Pruned:
-        """What was pruned, read from the store now; raises `StoreDamaged` where the record of it is damaged."""
+        """Return what was pruned, read from the store now. Raises `StoreDamaged` if that record is damaged."""
         return read_pruned(self.log)
 
     def has_row(self, round: int) -> bool:
-        """Whether any update of a round was written, committed or not."""
+        """Tell whether any update of a round was written, committed or not."""
         return any(self.place.names(f"{path}/c/{round}") for path in self.schema.vectors(1))
 
     @property
@@ -321,7 +322,10 @@ class StoredTensors:
         return self.place.at_once > 1 or self.schema.state_bytes >= LARGE_STATE
 
     def kept_bytes(self, last: int, pruned: Pruned, asked: int = 0) -> int:
-        """The bytes that were not pruned of rounds 0 to `last`, each with the updates of `asked`; 0: all."""
+        """Return the unpruned bytes of rounds 0 to `last`, each with the updates of `asked` partitions.
+
+        0 for all.
+        """
         gone = pruned.until(last)
         updates = (last - len(gone.updates)) * (asked or self.schema.partitions) + len(gone.carried)
         return self.schema.stored_bytes(last + 1 - len(gone.states), updates)
@@ -332,13 +336,13 @@ class StoredTensors:
         )
 
     def _no_updates(self, round: int, pruned: Pruned, why: str) -> RoundPruned:
-        """The error for the absent updates of a round, which names the rounds with all updates."""
+        """Return the error for the absent updates of a round, which names the rounds with all updates."""
         rounds = [each for each in self.log.rounds() if each and has_updates(self.log, pruned, each)]
         others = f"there are those of rounds {listed(rounds)}" if rounds else "there are those of no round"
         return RoundPruned(f"the updates of round {round} of {self.place} {why}; {others}")
 
     def _no_state(self, round: int, pruned: Pruned, why: str) -> RoundPruned:
-        """The error for the absent state of a round, which names the nearest rounds with a state."""
+        """Return the error for the absent state of a round, which names the nearest rounds with a state."""
         sides = (range(round - 1, -1, -1), range(round + 1, self.log.last() + 1))
         nearest = [n for side in sides for n in islice((n for n in side if there(self.log, pruned, n)), 1)]
         others = f"the nearest are those of rounds {listed(sorted(nearest))}"

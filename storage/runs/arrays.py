@@ -19,6 +19,7 @@ from roundweave.storage.hierarchy.schema import Schema
 from roundweave.storage.rounds.commits import Commit, UpdateRecord
 from roundweave.storage.rounds.numbers import Numbers
 from roundweave.storage.rounds.pruned import Pruned
+from roundweave.storage.rounds.splits import NAMES, named_partitions
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.run import StoredRun
 from roundweave.storage.values.digests import match_tensors, update_tensors
@@ -26,14 +27,14 @@ from roundweave.storage.values.state import OBSERVED
 from roundweave.storage.values.tensors import shown_array
 
 SHORT = ("params", "buffers", "frozen", "scores", "bookkeeping", "metrics")
-"""The groups whose variables go by short names in `Run.ds`. Where two have the same name, the first has it."""
+"""The groups whose variables have short names in `Run.ds`. Of equal names, the first one is short."""
 
 
 @dataclass(frozen=True)
 class Arrays:
     """The stored arrays of some rounds of a run.
 
-    `rounds` ascend, and `record` gives the commit of each. What is `absent` of them is shown as NaN.
+    `rounds` ascend, and `record` gives the commit of a round. Values of `absent` rounds are NaN.
     """
 
     run: str
@@ -43,7 +44,9 @@ class Arrays:
     absent: Pruned
 
     def named(self, name: str) -> xr.DataArray:
-        """One tensor of the state by name or path, (round, *shape). A frozen one is (*shape) and read at once.
+        """Return one tensor of the state by name or path, ``(round, *shape)``.
+
+        A frozen one is ``(*shape)``, read at once.
 
         Raises `TensorMissing` for an unknown name.
         """
@@ -65,7 +68,7 @@ class Arrays:
         raise TensorMissing(f"run {self.run} stores no tensor {name!r}; {hint}")
 
     def data_set(self) -> xr.Dataset:
-        """The state and the numbers, by short names where `SHORT` says so, and otherwise by path."""
+        """Return the state and the numbers, by short names where `SHORT` says so, and otherwise by path."""
         variables = self.state() | self.numbers()
         taken_names = {*self.coordinates(), *(dim for variable in variables.values() for dim in variable.dims)}
         named = {}
@@ -78,12 +81,15 @@ class Arrays:
 
     def data_tree(self) -> xr.DataTree:
         """Everything that is stored, in groups. A variable with the name of a coordinate gets a ``_`` appended."""
-        groups: dict[str, dict[str, xr.Variable]] = {}
+        groups: dict[str, dict[str, xr.DataArray]] = {}
+        known = self.coordinates()
         everything = self.state() | self.updates() | self.matches() | self.numbers() | self.splits()
         for path, variable in everything.items():
             group, _, name = path.rpartition("/")
-            groups.setdefault(group, {})[f"{name}_" if name in self.coordinates() else name] = variable
-        root = {"/": xr.Dataset(coords=self.coordinates())}
+            beside = {NAMES: known[NAMES]} if NAMES in known and "partition" in variable.dims else {}
+            array = xr.DataArray(variable, beside)  # a group inherits coordinates that are an index, and no others
+            groups.setdefault(group, {})[f"{name}_" if name in known else name] = array
+        root = {"/": xr.Dataset(coords=known)}
         return xr.DataTree.from_dict(root | {group: xr.Dataset(named) for group, named in groups.items()})
 
     @property
@@ -92,11 +98,12 @@ class Arrays:
         return self.store.schema
 
     def coordinates(self) -> dict[str, Any]:
-        """The coordinates of all arrays: the numbers of rounds and partitions."""
-        return {"round": list(self.rounds), "partition": range(self.schema.partitions)}
+        """Return the coordinates of all arrays: the numbers of rounds and partitions, and partitions' names."""
+        numbers = range(self.schema.partitions)
+        return {"round": list(self.rounds), **named_partitions(self.store.partition_names, numbers)}
 
     def tensor(self, path: str) -> xr.Variable:
-        """The tensor of the state at a path, (round, *shape), or (*shape) for a frozen one."""
+        """Return the tensor of the state at a path, ``(round, *shape)``, or ``(*shape)`` for a frozen one."""
         spec = self.store.tensors.arrays[path]
         axes = int("round" in spec.dims)
 
@@ -110,15 +117,15 @@ class Arrays:
         return lazy_variable(shape, spec.dims, spec.dtype if whole else _with_nan(spec.dtype), axes, read)
 
     def state(self) -> dict[str, xr.Variable]:
-        """Every tensor of the state, (round, *shape), by path."""
+        """Return every tensor of the state, ``(round, *shape)``, by path."""
         return {path: self.tensor(path) for path in self.schema.state(1)}
 
     def updates(self) -> dict[str, xr.Variable]:
-        """Every tensor of the accepted updates, (round, partition, *shape), by path; NaN where there is none.
+        """Return every tensor of the accepted updates, ``(round, partition, *shape)``, by path; NaN if absent.
 
-        Directions are in the group ``updates``, buffers after local training in ``arrived``, and auxiliary vectors
-        and client state in ``extras/<slot>`` and ``carry/<slot>``, and what maps observed for the reduce in
-        ``observed``. Integers are shown as float64.
+        The group ``updates`` has directions, ``arrived`` has buffers after local training, ``extras/<slot>`` has
+        auxiliary vectors, ``carry/<slot>`` has client state, and ``observed`` has what maps observed for the
+        reduce. Integers are shown as float64.
         """
 
         def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
@@ -135,7 +142,7 @@ class Arrays:
         }
 
     def matches(self) -> dict[str, xr.Variable]:
-        """Permutations and similarities, (round, partition, …, unit), by path; NaN where there are none."""
+        """Return permutations and similarities, (round, partition, …, unit), by path; NaN marks absent ones."""
 
         def read(commit: Commit, partition: int) -> Mapping[str, torch.Tensor]:
             record = commit.updates.get(partition)
@@ -153,7 +160,7 @@ class Arrays:
         shape: tuple[int, ...],
         read: Callable[[Commit, int], Mapping[str, torch.Tensor]],
     ) -> xr.Variable:
-        """An array (round, partition, *shape) of what `read` gives under a path; NaN where it gives nothing."""
+        """Return an array ``(round, partition, *shape)`` of what `read` gives under a path; NaN if absent."""
 
         def values(row: int, partition: int) -> np.ndarray:
             return shown_array(read(self.record(self.rounds[row]), partition).get(path, NOTHING))
@@ -163,7 +170,7 @@ class Arrays:
         return lazy_variable(sizes, dims, _with_nan(dtype), 2, values)
 
     def splits(self) -> dict[str, xr.Variable]:
-        """The partition of each example under each split, (example,), by path; -1 for those held out."""
+        """Return the partition of each example under each split, (example,), by path; -1 for held-out examples."""
         stored, used = set(self.store.splits.numbers()), dict[int, Commit]()
         for commit in map(self.record, reversed(self.rounds)):
             if commit.split:
@@ -174,7 +181,7 @@ class Arrays:
         return {f"partitions/{n}": xr.Variable(("example",), read(used[n])) for n in sorted(used)}
 
     def numbers(self) -> dict[str, xr.Variable]:
-        """Bookkeeping, metrics and scores, (round,) or (round, partition), by path; NaN where there is none."""
+        """Return bookkeeping, metrics and scores, (round,) or (round, partition), by path; NaN if absent."""
         numbers = Numbers.read(self.store.log, self.rounds)
         columns = {path: numbers.columns[path] for path in numbers.columns if path.startswith("scores/")}
         columns["bookkeeping/seconds"] = numbers.column("bookkeeping/seconds")
@@ -183,7 +190,7 @@ class Arrays:
         return variables | {path: self._number(path) for path in names}
 
     def _number(self, path: str) -> xr.Variable:
-        """The numbers of partitions at one path, read round by round, as those of many may take much memory."""
+        """Read the numbers of partitions at one path, round by round, to bound the memory of many partitions."""
         shape = (self.schema.partitions,)
 
         def read(row: int) -> np.ndarray:
@@ -210,11 +217,11 @@ UPDATES: dict[str, Callable[[UpdateRecord], float]] = {
 
 
 ABSENT = -1.0
-"""Stands among those who were accepted (1), or refused (0), for a partition that was absent."""
+"""The number of an absent partition, next to 1 for accepted and 0 for refused."""
 
 
 def arrays(run: StoredRun, kept: bool = False) -> Arrays:
-    """The arrays of the committed rounds of a run, or of those whose states are `kept`."""
+    """Return the arrays of the committed rounds of a run, or only of the rounds whose states are `kept`."""
     absent = run.absent
     rounds = list(filter(absent.has_state, run.committed)) if kept else run.committed
     return Arrays(run.name, run._store, rounds, run._commit, absent)
@@ -225,11 +232,11 @@ WITH_NAN = ("bfloat16", "float16", "float32", "float64", "complex64", "complex12
 
 
 NOTHING = torch.tensor(torch.nan)
-"""Shown in place of updates that were not accepted and of tensors that are not stored."""
+"""The value shown for updates that were not accepted and for tensors that are not stored."""
 
 
 def _with_nan(dtype: str) -> str:
-    """The dtype itself where it has a NaN, otherwise float64, to show values of this dtype next to NaN."""
+    """Return the dtype itself if it has a NaN, otherwise float64, to show values next to NaN."""
     return dtype if dtype in WITH_NAN else "float64"
 
 
@@ -239,7 +246,7 @@ def _rank(path: str) -> int:
 
 
 def _shown(path: str) -> str:
-    """The path under which a tensor of an update is shown: not within ``updates``, whose names are parameters."""
+    """Return the shown path of an update's tensor. The group ``updates`` has parameters alone."""
     if path.startswith("updates/buffers/"):
         return f"arrived/{path.removeprefix('updates/buffers/')}"
     within = path.startswith(("updates/extras/", f"{OBSERVED}/"))
@@ -256,11 +263,11 @@ class StoredRows(BackendArray):
     read: Callable[..., np.ndarray]
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
-        """The verified values at an index; raises `StoreDamaged`."""
+        """The verified values at an index. Raises `StoreDamaged`."""
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._values)
 
     def _values(self, key: tuple[Any, ...]) -> np.ndarray:
-        """The values at an index that has a slice, an integer or an array for each axis independently."""
+        """Return the values at an index that has a slice, an integer or an array for each axis independently."""
         places = [np.arange(size)[part] for size, part in zip(self.shape, key[: self.axes], strict=False)]
         sizes = tuple(place.size for place in places)
         values = np.empty((*sizes, *self.shape[self.axes :]), self.dtype)
@@ -274,7 +281,10 @@ class StoredRows(BackendArray):
 def lazy_variable(
     shape: tuple[int, ...], dims: Iterable[str], dtype: str, axes: int, read: Callable[..., np.ndarray]
 ) -> xr.Variable:
-    """A lazy variable. `read` gives its values at an index of the first `axes` axes; bfloat16 becomes float32."""
+    """Return a lazy variable.
+
+    `read` gives its values at an index of the first `axes` axes; bfloat16 becomes float32.
+    """
     shown = np.dtype("float32" if dtype == "bfloat16" else dtype)
     rows = indexing.LazilyIndexedArray(StoredRows(shape, shown, axes, read))
     return xr.Variable(tuple(dims), rows, {"logical_dtype": dtype})

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from roundweave.storage.errors import UsageError, nearest, printable
+import numpy as np
+
+from roundweave.storage.errors import UsageError, nearest, short
 from roundweave.storage.places.base import Where, file_path
 from roundweave.storage.rounds.commits import derived_of
 from roundweave.storage.runs.measures import arrivals as came
@@ -54,7 +56,10 @@ PLOTS = (".png", ".pdf", ".svg")
 
 
 def check_plot(place: Where) -> Path:
-    """The path of a figure to write; raises `UsageError` for a wrong suffix or a place that cannot be written."""
+    """Return the path of a figure to write.
+
+    Raises `UsageError` for a wrong suffix or a place that cannot be written.
+    """
     return file_path(place, "a plot", PLOTS)
 
 
@@ -69,6 +74,12 @@ class Plots:
         """The loss and the scores that have a panel in `history`; the others are of one of these on partitions."""
         names = ["loss", *self.run.scores]
         return [name for name in names if derived_of(name) not in names]
+
+    @property
+    def named_rows(self) -> int:
+        """How many rows of the colour map of `divergence` have names, which need some height."""
+        names = self.run.partition_names
+        return 0 if isinstance(names, range) or len(names) <= LINES else len(names)
 
     def history(self, ax: Axes | None = None) -> Axes:
         """Draw losses over rounds, and each kind of score in a panel of its own below them.
@@ -117,7 +128,7 @@ class Plots:
             hint = nearest(measure, DIVERGENCE, f"there are {', '.join(DIVERGENCE)}")
             raise UsageError(f"no measure {measure!r}; {hint}")
         table = divergence(self.run)[[measure]].droplevel(0, axis=1).loc[1:]
-        ax = ax or plot_axes()
+        ax = ax or plot_axes(self.named_rows)
         if self.run.partitions > LINES:
             draw_map(table, ax, DIVERGENCE[measure])
             ax.set_ylabel("partition")
@@ -169,6 +180,7 @@ class Plots:
         Example:
             >>> run.plot.refusals()
         """
+        import pandas as pd
         from matplotlib.colors import ListedColormap
         from matplotlib.patches import Patch
 
@@ -179,7 +191,8 @@ class Plots:
         ax = ax or plot_axes(self.run.partitions)
         edges = {"edgecolors": "white", "linewidth": 0.8} if accepted.shape[0] <= NAMES else {}
         colours = {"cmap": ListedColormap(list(OUTCOMES.values())), "vmin": 0, "vmax": len(OUTCOMES) - 1}
-        draw_map((2 - accepted).fillna(0), ax, None, **colours, **edges)
+        outcomes = (2 - accepted).fillna(0).set_axis(pd.Index(self.run.partition_names), axis=1)
+        draw_map(outcomes, ax, None, **colours, **edges)
         ax.set(title=_shown(f"{self.run.name}: whose updates were accepted"), ylabel="partition")
         legend_aside(ax, [Patch(color=colour, label=result) for result, colour in OUTCOMES.items()])
         return ax
@@ -211,7 +224,8 @@ class Plots:
         below = 0 * counts.iloc[:, 0]
         for name in sorted(counts.columns, key=lambda name: (isinstance(name, str), name)):
             colour = OUTCOMES["refused"] if name == "refused" else None
-            ax.bar(counts.index, counts[name], bottom=below, label=str(name), color=colour)
+            label = name if isinstance(name, str) else _shown(self.run.partition_names[name])
+            ax.bar(counts.index, counts[name], bottom=below, label=label, color=colour)
             below = below + counts[name]
         ax.use_sticky_edges = False  # otherwise a bar of height 0 at the top would leave no margin above it
         ax.set_ylim(bottom=0)
@@ -230,7 +244,7 @@ def plot_axes(rows: int = 0) -> Axes:
 
 
 def split_axes(ax: Axes, count: int) -> list[Axes]:
-    """The given axes and others below them, `count` in all, which divide their place and share their rounds."""
+    """Return the given axes and others below them, `count` in all, which share their place and their rounds."""
     sides = dict(zip(("left", "bottom", "right", "top"), ax.get_position().extents, strict=True))
     place = ax.get_subplotspec() or ax.figure.add_gridspec(1, 1, **sides)[0]
     grid = place.subgridspec(count, 1)
@@ -254,24 +268,29 @@ def draw_map(table: pd.DataFrame, ax: Axes, label: str | None, **colours: Any) -
 
     Rounds may be missing. `colours` are further arguments of matplotlib's `pcolormesh`.
     """
-    from matplotlib.ticker import MaxNLocator
-
     _over_rounds(ax)
     if table.empty:
         return
     _check_cells(table.index.max() - table.index.min() + 1, len(table.columns))
     whole = table.reindex(range(table.index.min(), table.index.max() + 1))
-    places = range(len(whole.columns))
-    mesh = ax.pcolormesh(whole.index, places, whole.T.to_numpy(float), shading="nearest", **colours)
+    rounds, rows = (np.arange(size + 1) - 0.5 for size in whole.shape)  # edges: of centres one alone has no size
+    mesh = ax.pcolormesh(rounds + whole.index.min(), rows, whole.T.to_numpy(float), **colours)
     ax.invert_yaxis()
     if label:
         ax.figure.colorbar(mesh, ax=ax, label=label)
-    if whole.columns.inferred_type == "string":
-        every = -(-len(places) // NAMES)
-        names = [_shown(name, 30) for name in whole.columns[::every]]
-        ax.set_yticks(places[::every], names, fontsize="small")
+    name_rows(ax, whole.columns)
+
+
+def name_rows(ax: Axes, names: pd.Index[Any], most: int = 10) -> None:
+    """Label rows 0, 1, … of axes: about `NAMES` of them at most, or `most` where their names are these numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    if [*names] == [*range(len(names))]:
+        ax.yaxis.set_major_locator(MaxNLocator(most, integer=True))
     else:
-        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+        every = -(-len(names) // NAMES)
+        shown = [_shown(name, 30) for name in names[::every]]
+        ax.set_yticks(range(0, len(names), every), shown, fontsize="small")
 
 
 def legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
@@ -295,10 +314,11 @@ def _check_cells(rounds: int, rows: int) -> None:
 
 
 def _shown(text: object, longest: int = 48) -> str:
-    """A printable label, shortened inside where it is longer; dollar signs, matplotlib's formulas, are escaped."""
-    shown, head = printable(text), longest // 4
-    label = shown if len(shown) <= longest else f"{shown[:head]}…{shown[head + 1 - longest :]}"
-    return label.replace("$", r"\$")
+    """Return a printable label, shortened inside if it is longer.
+
+    Dollar signs, matplotlib's formulas, are escaped.
+    """
+    return short(text, longest).replace("$", r"\$")
 
 
 def _over_rounds(ax: Axes) -> None:

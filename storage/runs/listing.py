@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KNOWN = ("status", "done", "rounds", "algorithm", "loss")
-"""What a list says of a run besides its configuration."""
+"""The columns of a list of runs besides the configuration."""
 
 FIRST = (*KNOWN[:-1], "data", "model", "loss")
 """The first columns of a list of runs."""
@@ -34,17 +34,18 @@ LAST = ("began", "address", "error")
 
 
 def list_runs(root: Where | None = None) -> pd.DataFrame:
-    """All runs under a root as a table.
+    """Return all runs under a root as a table.
 
     Args:
-        root: The folder or address under which runs lie; by default ``$ROUNDWEAVE_ROOT``, or else ``runs``.
+        root: The folder or address of the runs. The default is ``$ROUNDWEAVE_ROOT``, or else ``runs``.
 
     Returns:
-        A row for each run, by name: the oldest first, then those that cannot be opened, with their ``error``.
-        Columns are ``status``, ``done`` and ``rounds`` (the last committed and the planned number), ``algorithm``,
-        ``data``, ``model``, the scores of the last round, the fields of the configuration and the options of the
-        algorithm (``score.<name>`` and ``config.<field>`` where that name is taken), ``began`` and ``address``.
-        What differs between runs comes before what is the same.
+        One row for each run, by name, the oldest first. Runs that cannot be opened come last, with their
+        ``error``. The columns are ``status``, ``done`` and ``rounds`` (the last committed and the planned number),
+        ``algorithm``, ``data``, ``model``, the scores of the last round, the fields of the configuration, the
+        options of the algorithm, ``began`` and ``address``. If the name of a score or field is taken, its column
+        is ``score.<name>`` or ``config.<field>``. Columns that differ between runs come before columns that do
+        not.
 
     Raises:
         PlaceError: The root cannot be read.
@@ -66,10 +67,10 @@ def list_runs(root: Where | None = None) -> pd.DataFrame:
 def looked_through(
     root: Where | None = None, pattern: str = "*", last: int | None = None, names: str = ".*"
 ) -> dict[str, StoredRun | StoreError]:
-    """The runs under a root whose names fit a pattern such as ``first*`` and a regular expression, by name.
+    """Return the runs under a root whose names match a pattern such as ``first*`` and a regular expression.
 
-    The oldest comes first. Runs that cannot be opened come last, each as the error. Where only the `last` so many
-    are asked for, no more is read of others than when they began.
+    The oldest run comes first. Runs that cannot be opened come last, each as its error. With `last`, only that
+    many of the newest runs are read whole; of the others only the time of their start is read.
     """
     root = address_of(root or default_root())
     began: list[tuple[float, str, StoredRun]] = []
@@ -91,7 +92,7 @@ def looked_through(
 
 
 def attributes_at(address: str) -> Mapping[str, Any]:
-    """The attributes of the run at an address, unchecked; empty where they cannot be read."""
+    """Return the attributes of the run at an address, unchecked; an empty dict if they cannot be read."""
     try:
         return dict(read_document(place_of(address))["attributes"])
     except (StoreError, ValueError, KeyError, TypeError):
@@ -99,12 +100,12 @@ def attributes_at(address: str) -> Mapping[str, Any]:
 
 
 def stored_bytes(place: Place) -> int:
-    """The bytes of all files of the run at a place as they are now."""
+    """Return the bytes of all files of the run at a place, as they are now."""
     return folder_bytes(place.path) if isinstance(place, LocalPlace) else sum(place.sizes().values())
 
 
 def _row(run: StoredRun | StoreError) -> dict[str, Any]:
-    """The row of a run in the list; a run that cannot be opened has only its error."""
+    """Return the row of a run in the list. A run that cannot be opened has only its error."""
     import pandas as pd
 
     try:
@@ -123,7 +124,7 @@ def _row(run: StoredRun | StoreError) -> dict[str, Any]:
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a recorded configuration and the options of its algorithm, each as a text or number.
+    """Return the fields of a recorded configuration and the options of its algorithm, each as a text or number.
 
     A field with several parts becomes several, ``<field>.<part>``. A function of the user's is shown with the
     first digits of the digest of its code.
@@ -140,7 +141,7 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:
-    """A recorded value as a cell of a table: a number or a text."""
+    """Return a recorded value as a cell of a table: a number or a text."""
     if isinstance(value, dict) and "source" in value:
         decides = [value.get("name"), value.get("pickled") or value.get("definitions")]
         return f"{recorded_name(value)} ({json_digest(decides)[:8]})"
@@ -149,10 +150,10 @@ def _cell(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs next to each other: the fields of the configuration in which they differ, and their histories.
+    """Several runs side by side: the fields of the configuration that differ, and the histories.
 
     `config` has a row for each field and a column for each run. `history` has a row for each round and columns
-    (number, run), so that ``history["loss"]`` has the loss of each run.
+    (number, run): ``history["loss"]`` has the loss of each run.
     """
 
     config: pd.DataFrame
@@ -173,7 +174,7 @@ class ComparisonPlots:
     def history(self, column: str = "loss", ax: Axes | None = None) -> Axes:
         """Draw one column of the histories over rounds, with a line for each run.
 
-        Raises `UsageError` where no run has the column.
+        Raises `UsageError` if no run has the column.
         """
         history = self.comparison.history
         columns = list(dict.fromkeys(history.columns.get_level_values(0)))
@@ -187,7 +188,7 @@ class ComparisonPlots:
 
 
 def compare(runs: Sequence[StoredRun]) -> Comparison:
-    """Compare stored runs: what differs in their configurations, and their histories next to each other.
+    """Compare stored runs: the differences of their configurations, and their histories side by side.
 
     Args:
         runs: The runs, as `open_run` gives them, with different names.
@@ -196,7 +197,7 @@ def compare(runs: Sequence[StoredRun]) -> Comparison:
         The comparison, with tables `config` and `history`, and plots.
 
     Raises:
-        UsageError: Two runs have the same name, there are none, or something else was given.
+        UsageError: Two runs have the same name, the list is empty, or an entry is no run.
 
     Example:
         >>> rw.compare([rw.open_run("first"), rw.open_run("second")]).config

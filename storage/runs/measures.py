@@ -1,4 +1,4 @@
-"""Measures of how a run's rounds, updates and examples differ: tables, which are methods of `Run`."""
+"""Tables of how rounds, updates and examples of a run differ. They are methods of `Run`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 from roundweave.storage.errors import UsageError
 from roundweave.storage.rounds.columns import ColumnsRecord, drifted
+from roundweave.storage.rounds.splits import NAMES
 from roundweave.storage.runs.names import WhichRound
 from roundweave.storage.runs.round import Round
 from roundweave.storage.runs.run import StoredRun
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def description(run: StoredRun) -> pd.DataFrame:
-    """What was recorded of the examples as the run began, with a row for each column.
+    """Return the recorded description of the examples, with one row for each column.
 
-    Columns are ``dtype``, ``examples`` (how many were looked at), ``missing`` (the share of NaN), ``mean`` and
-    ``deviation`` of the finite numbers, and ``classes`` with their shares. The row of the targets is
-    ``targets``; inputs without names of columns are ``inputs``, or ``inputs 3`` if they are flat and few.
-    Raises `UsageError` for a run that recorded none.
+    Columns of the table are ``dtype``, ``examples`` (the number of inspected examples), ``missing`` (the share of
+    NaN), ``mean`` and ``deviation`` of the finite numbers, and ``classes`` with their shares. The targets have the
+    row ``targets``. Inputs without column names have the row ``inputs``, or ``inputs 3`` and so on if they are
+    flat and few. Raises `UsageError` if the run recorded no description.
     """
     import pandas as pd
 
@@ -40,18 +41,18 @@ def description(run: StoredRun) -> pd.DataFrame:
 
 
 def drift(run: StoredRun, other: StoredRun | None = None) -> pd.DataFrame:
-    """How far the examples of this run have drifted from those of another one.
+    """Measure how far the examples of this run have drifted from those of another run.
 
     Args:
-        other: The other run; by default the parent, with which this run was compared as it began.
+        other: The other run. The default is the parent, with which this run was compared at its start.
 
     Returns:
-        A row for each column and for each new or gone category, what matters most first. ``what`` is ``new``,
-        ``gone``, ``moved much``, ``moved`` or ``stable``, ``psi`` the population stability index, and
-        ``before`` and ``after`` are the moments, or the shares of the categories.
+        One row for each column and for each new or gone category, the largest drift first. ``what`` is ``new``,
+        ``gone``, ``moved much``, ``moved`` or ``stable``. ``psi`` is the population stability index. ``before``
+        and ``after`` are the moments, or the shares of the categories.
 
     Raises:
-        UsageError: One of the runs recorded no columns, or this one has no parent that did.
+        UsageError: One of the runs recorded no columns, or this run has no parent that recorded columns.
 
     Example:
         >>> run.drift(rw.open_run("second"))["psi"].max()
@@ -72,21 +73,21 @@ def _recorded(run: StoredRun) -> ColumnsRecord:
 
 
 def diff(run: StoredRun, first: int, second: int) -> pd.DataFrame:
-    """How the states after two rounds differ, tensor by tensor, computed in float64.
+    """Measure how the states after two rounds differ, tensor by tensor, in float64.
 
     Args:
         first: The number of the earlier round; negative numbers count from the end.
         second: The number of the later round.
 
     Returns:
-        A row for each tensor, by its path. Columns are ``norm`` (of second minus first), ``relative`` (that
-        norm divided by the norm of the first) and ``cosine`` (of the two). Frozen parameters are left out; NaN
-        stands where a norm of 0 divides.
+        One row for each tensor, by its path. The columns are ``norm`` (of second minus first), ``relative`` (that
+        norm divided by the norm of the first) and ``cosine`` (of the two). Frozen parameters are left out. NaN
+        marks a division by a norm of 0.
 
     Raises:
         RoundMissing: The run has no such round.
         RoundPruned: A state was pruned or never stored.
-        StoreDamaged: The stored bits are not those that were committed.
+        StoreDamaged: Stored bits differ from the committed bits.
 
     Example:
         >>> run.diff(1, -1).sort_values("relative")
@@ -99,19 +100,19 @@ def diff(run: StoredRun, first: int, second: int) -> pd.DataFrame:
 
 
 def changes(run: StoredRun, rounds: Iterable[int] | None = None) -> pd.DataFrame:
-    """How much each round changed each parameter.
+    """Measure how much each round changed each parameter.
 
     Args:
-        rounds: The rounds to compare, ascending; by default those of `kept`.
+        rounds: The rounds to compare, ascending. The default are those of `kept`.
 
     Returns:
-        A row for each round whose predecessor is among `rounds`, and a column for each parameter: the norm of
-        the change divided by the norm of the parameter before, computed in float64.
+        One row for each round whose predecessor is among `rounds`, and one column for each parameter. A value is
+        the norm of the change divided by the norm of the parameter before, computed in float64.
 
     Raises:
         RoundMissing: The run has no such round.
         RoundPruned: A state was pruned or never stored.
-        StoreDamaged: The stored bits are not those that were committed.
+        StoreDamaged: Stored bits differ from the committed bits.
 
     Example:
         >>> run.changes().max()
@@ -129,21 +130,22 @@ def changes(run: StoredRun, rounds: Iterable[int] | None = None) -> pd.DataFrame
 
 
 def divergence(run: StoredRun, rounds: Iterable[int] | None = None) -> pd.DataFrame:
-    """How far the accepted updates of each round lie from their weighted mean.
+    """Measure how far the accepted updates of each round lie from their weighted mean.
 
     Args:
-        rounds: The rounds to look at; by default those whose updates are stored.
+        rounds: The rounds to look at. The default are the rounds with stored updates.
 
     Returns:
-        A row for each round and columns (measure, partition), computed in float64 from the whole directions.
-        Measures are ``norm`` (of update minus mean), ``relative`` (that norm divided by the norm of the mean)
-        and ``cosine`` (of update and mean). NaN where the partition has no accepted update.
+        One row for each round, and columns (measure, partition), computed in float64 from whole directions. A
+        partition is called by its name, else by its number. The measures are ``norm`` (of update minus mean),
+        ``relative`` (that norm divided by the norm of the mean) and ``cosine`` (of update and mean). NaN marks a
+        partition without an accepted update.
 
     Raises:
         UsageError: The run has more than 100,000 partitions.
         RoundMissing: The run has no such round.
         RoundPruned: The updates were pruned.
-        StoreDamaged: The stored bits are not those that were committed.
+        StoreDamaged: Stored bits differ from the committed bits.
 
     Example:
         >>> run.divergence()["cosine"]
@@ -161,7 +163,8 @@ def divergence(run: StoredRun, rounds: Iterable[int] | None = None) -> pd.DataFr
         mean = _mean_direction(round)
         for partition, direction in _directions(round):
             table.loc[round.number, (slice(None), partition)] = _compared(direction, mean)
-    return table
+    named = pd.MultiIndex.from_product([MEASURES, run.partition_names], names=columns.names)
+    return table.set_axis(named, axis=1)
 
 
 def _each(run: StoredRun, rounds: Iterable[int] | None, kept: Callable[[int], bool]) -> list[Round]:
@@ -169,15 +172,15 @@ def _each(run: StoredRun, rounds: Iterable[int] | None, kept: Callable[[int], bo
 
 
 COMPARED = 100_000
-"""The most partitions whose updates are compared with their mean in one table."""
+"""The most partitions in one table of `divergence`."""
 
 
 MEASURES = ("norm", "relative", "cosine")
-"""How two tensors are compared: norm of the difference, that divided by the norm of the second, and cosine."""
+"""The measures of two tensors: norm of the difference, that norm over the norm of the second, and cosine."""
 
 
 def _compared(tensor: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
-    """The `MEASURES` of two float64 tensors of the same shape; NaN where a norm of 0 divides."""
+    """Return the `MEASURES` of two float64 tensors of the same shape; NaN marks a division by a norm of 0."""
     norm, size, own = (float(torch.linalg.vector_norm(each)) for each in (tensor - other, other, tensor))
     product = float((tensor * other).sum())
     return norm, _ratio(norm, size), _ratio(product, own * size)
@@ -193,7 +196,7 @@ def _as_numbers(round: Round) -> dict[str, torch.Tensor]:
 
 
 def _mean_direction(round: Round) -> torch.Tensor:
-    """The weighted mean of the accepted directions, float64 (element,); a scalar 0 where there are none."""
+    """Return the weighted mean of the accepted directions, float64 (element,); a scalar 0 if there are none."""
     total = sum(round.commit.updates[partition].weight for partition in round.commit.accepted)
     mean = torch.zeros(())
     for partition, direction in _directions(round):
@@ -202,7 +205,7 @@ def _mean_direction(round: Round) -> torch.Tensor:
 
 
 def _directions(round: Round) -> Iterator[tuple[int, torch.Tensor]]:
-    """Each accepted direction of a round with its partition, float64 (element,)."""
+    """Yield each accepted direction of a round with its partition, float64 (element,)."""
     for partition in round.commit.accepted:
         vectors = round.update(partition).direction
         yield partition, torch.cat([vectors[dtype].double() for dtype in sorted(vectors)])
@@ -212,13 +215,14 @@ ARRIVAL = ("round", "partition", "push", "version", "staleness", "accepted", "se
 
 
 def arrivals(run: StoredRun) -> pd.DataFrame:
-    """The updates that were pushed to a parameter server.
+    """Return the updates that were pushed to a parameter server.
 
     Returns:
-        A row for each update, in the order of the rounds; no rows where rounds waited for all partitions.
-        Columns are ``round``, ``partition``, ``push`` (which of its partition, or of all, from 1), ``version``
-        (the round whose state the map began from), ``staleness`` (rounds in between that took an update),
-        ``accepted``, ``seconds`` that the map took, and ``worker``.
+        One row for each update, in the order of the rounds. The table is empty if rounds waited for all
+        partitions. The columns are ``round``, ``partition``, ``push`` (its number among the pushes of the
+        partition, or of all, from 1), ``version`` (the round whose state the map began from), ``staleness`` (the
+        number of later rounds that accepted an update before this one), ``accepted``, ``seconds`` of the map, and
+        ``worker``. Named partitions add ``partition_name``.
 
     Example:
         >>> run.arrivals().groupby("partition")["staleness"].mean()
@@ -231,14 +235,16 @@ def arrivals(run: StoredRun) -> pd.DataFrame:
         for p, record in commit.updates.items()
         if (a := record.arrival) is not None
     ]
-    return pd.DataFrame(rows, columns=list(ARRIVAL))
+    table, names = pd.DataFrame(rows, columns=list(ARRIVAL)), run.partition_names
+    named = {} if isinstance(names, range) else {NAMES: [names[p] for p in table["partition"]]}
+    return table.assign(**named)
 
 
 def by_worker(run: StoredRun) -> list[dict[str, Any]]:
-    """A summary of arrivals as JSON values, a dict for each ``worker``; none where nothing arrived.
+    """Summarise arrivals as JSON values, one dict for each ``worker``; no dict if nothing arrived.
 
-    It has the number of ``updates``, their ``share`` of all, mean ``staleness`` and the ``largest``, how many were
-    ``refused``, the median ``seconds`` of a map, and the ``partitions`` involved.
+    A dict has the number of ``updates``, their ``share`` of all, the mean ``staleness`` and the ``largest``, the
+    number of ``refused`` updates, the median ``seconds`` of a map, and the ``partitions`` involved.
     """
     came = arrivals(run)
     grouped = came.groupby("worker")
@@ -256,18 +262,18 @@ def by_worker(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def carried(run: StoredRun, round: WhichRound) -> dict[int, Update]:
-    """What each partition carries into the round after a given one.
+    """Return what each partition carries into the round after a given one.
 
     Args:
         round: The round, as for `Run.round`.
 
     Returns:
-        By partition, the last accepted update that set its carry: its `carry` holds vectors (element,) by slot
-        and dtype. Empty for algorithms without a carry.
+        By partition, the last accepted update that set the carry. Its `carry` has vectors (element,) by slot and
+        dtype. The dict is empty for algorithms without a carry.
 
     Raises:
         RoundMissing: The run has no such round.
-        StoreDamaged: The stored bits are not those that were committed.
+        StoreDamaged: Stored bits differ from the committed bits.
 
     Example:
         >>> run.carried("last")[0].carry

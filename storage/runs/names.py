@@ -1,9 +1,9 @@
-"""The names of runs and rounds, such as ``RUN`` and ``RUN@12``, the root under which runs lie, and their aliases.
+"""The names of runs and rounds, such as ``RUN`` and ``RUN@12``, the root of the runs, and their aliases.
 
-An alias, such as ``champion``, is a name that runs take from one another. It is a history. Each entry has a number
-of its own and is created exclusively, so of two processes that give an alias at once one comes second, and sees
-the other's entry before it. Entries are never changed or deleted, and each ends in a digest of its content and has
-that of the entry before.
+An alias, such as ``champion``, is a name that runs take from one another. An alias is a history. Each entry has a
+number of its own and is created exclusively: of two processes that give an alias at once, one comes second and
+sees the other's entry before its own. Entries are never changed or deleted. Each ends in a digest of its content
+and has the digest of the entry before.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ SUFFIX = ".zarr"
 
 
 def run_name(where: Where) -> str:
-    """The name of the run at an address: its last part without ``.zarr``."""
+    """Return the name of the run at an address: its last part without ``.zarr``."""
     return last_name(where).removesuffix(SUFFIX)
 
 
 def recorded_name(value: Any) -> str:
-    """The name of a recorded value: that of a part, or ``FILE.py:function`` for a function of the user's."""
+    """Return the name of a recorded value: that of a part, or ``FILE.py:function`` for the user's function."""
     if not isinstance(value, dict):
         return str(value)
     return f"{Path(str(value.get('path', ''))).name}:{value.get('name')}".lstrip(":")
 
 
 def recorded_plugins(attributes: Mapping[str, Any]) -> str:
-    """The names of the recorded plugins: the user's own, and of installed packages those that decide bits."""
+    """Return the names of the recorded plugins: the user's own, and those of packages that decide bits."""
     own = (recorded_name(each["name"]) for each in attributes["config"].get("plugins", ()))
     return ", ".join([*own, *attributes.get("decided_by", ())])
 
@@ -63,40 +63,40 @@ def recorded_plugins(attributes: Mapping[str, Any]) -> str:
 STORED_ROUND = re.compile("(.+)@(-?[0-9]{1,9}|last|best)", re.DOTALL)
 
 WhichRound = int | Literal["last", "best"]
-"""A round by its number, which counts from the end where it is negative, or ``"last"`` or ``"best"``."""
+"""A round by its number, which counts from the end if negative, or ``"last"`` or ``"best"``."""
 
 
 RECORDED = "recorded:"
-"""The beginning of an `order` that is the one in which updates arrived in another run."""
+"""The beginning of an `order` that repeats the order of arrivals in another run."""
 
 HERE = "runs"
-"""The root where neither an argument nor ``$ROUNDWEAVE_ROOT`` names one."""
+"""The root if neither an argument nor ``$ROUNDWEAVE_ROOT`` names one."""
 
 
 def default_root() -> str:
-    """The address under which runs lie by default: ``$ROUNDWEAVE_ROOT``, or else ``runs``."""
+    """Return the default address of the runs: ``$ROUNDWEAVE_ROOT``, or else ``runs``."""
     return address_of(os.environ.get("ROUNDWEAVE_ROOT", HERE))
 
 
 def local_root(root: Where) -> Path:
-    """The folder for files that must be on this machine: the root, or ``runs`` where the root is in a bucket."""
+    """Return the folder for files on this machine: the root, or ``runs`` if the root is in a bucket."""
     return Path(HERE if scheme_of(root) else root)
 
 
 def run_address(root: Where | None, name: Where) -> str:
-    """The address of the run of this name, under the default root where none is given."""
+    """Return the address of the run of this name, under the default root where none is given."""
     return join_address(root or default_root(), f"{os.fspath(name)}{SUFFIX}")
 
 
 def is_run(where: Where) -> bool:
-    """Whether there is a run at an address, whole or damaged."""
-    from roundweave.storage.hierarchy.zarr_format import NAME  # slow to import, and for a name alone not needed
+    """Tell whether there is a run at an address, whole or damaged."""
+    from roundweave.storage.hierarchy.zarr_format import NAME  # slow to import, and a name alone does not need it
 
     return place_of(where).has(NAME)
 
 
 def stored_names(root: Where) -> list[str]:
-    """The names of all runs' folders under a root, with ``.zarr``."""
+    """Return the names of all runs' folders under a root, with ``.zarr``."""
     return _folders(place_of(root).names())
 
 
@@ -105,7 +105,7 @@ def _folders(names: Iterable[str]) -> list[str]:
 
 
 def new_name(root: Where | None, *parts: str) -> str:
-    """A new name ``<part>-…-<date>-<4 hexadecimal digits>`` that no run under the root has."""
+    """Return a new name ``<part>-…-<date>-<4 hexadecimal digits>`` that no run under the root has."""
     stem = "-".join(re.sub(r"[^\w.]+", "", part)[:60] for part in (*parts, time.strftime("%Y%m%d")))
     while is_run(run_address(root, name := f"{stem}-{secrets.token_hex(2)}")):
         pass
@@ -113,9 +113,9 @@ def new_name(root: Where | None, *parts: str) -> str:
 
 
 def stored_round(place: Where) -> tuple[str, WhichRound] | None:
-    """The run and the round that ``RUN@12``, ``RUN@-1``, ``RUN@last`` or ``RUN@best`` means.
+    """Return the run and the round of ``RUN@12``, ``RUN@-1``, ``RUN@last`` or ``RUN@best``.
 
-    None for any other text, and for the path of an existing file.
+    Returns None for any other text, and for the path of an existing file.
     """
     parts = STORED_ROUND.fullmatch(str(place))
     is_other = parts is None or not (scheme_of(place) or not Path(place).exists())
@@ -123,14 +123,14 @@ def stored_round(place: Where) -> tuple[str, WhichRound] | None:
 
 
 def named_round(text: str) -> tuple[str, WhichRound]:
-    """The run and the round that a text such as ``RUN@12`` means; raises `UsageError` for any other text."""
+    """Return the run and the round of a text such as ``RUN@12``. Raises `UsageError` for any other text."""
     if (stored := stored_round(text)) is None:
         raise UsageError(f"{text} is no round; name one, as {text.partition('@')[0]}@last")
     return stored
 
 
 def which_round(text: str) -> WhichRound:
-    """The round that a text such as ``12``, ``-1``, ``last`` or ``best`` means; raises `UsageError` for others."""
+    """Return the round of a text such as ``12``, ``-1``, ``last`` or ``best``. Raises `UsageError` for others."""
     if text in ("last", "best"):
         return cast(Literal["last", "best"], text)
     try:
@@ -140,14 +140,14 @@ def which_round(text: str) -> WhichRound:
 
 
 def find_run(run: Where, root: Where | None = None) -> str:
-    """The address of a run, as `locate` finds it."""
+    """Return the address of a run, as `locate` finds it."""
     return locate(run, root)[0]
 
 
 def locate(run: Where, root: Where | None = None) -> tuple[str, Holding | None]:
-    """The address of a run by its name or its alias under the root, or by its path or address; and the alias.
+    """Return the address of a run by its name or alias under the root, or by its path or address; and the alias.
 
-    The run may be damaged. Raises `NotARun`, with a hint, where nothing is found.
+    The run may be damaged. Raises `NotARun`, with a hint, if nothing is found.
     """
     named = run_address(root, run)
     folders = stored_names(above(named))
@@ -185,7 +185,7 @@ ALIAS = re.compile(r"\w[\w.\-]{0,249}")
 
 @dataclass(frozen=True)
 class _Entry:
-    """An entry of an alias as it was stored before it said by whom it was given."""
+    """An entry of an alias in its older form, which does not say who gave the alias."""
 
     number: Annotated[int, Field(ge=1)]
     run: str | None
@@ -198,11 +198,11 @@ class _Entry:
 
 @dataclass(frozen=True)
 class Holding(_Entry):
-    """Who has an alias from a time on, in seconds since the epoch, and why; `run` is None where nobody has it.
+    """The holder of an alias from a time on, in seconds since the epoch, and why; `run` is None for nobody.
 
     An alias is a run at a `round`, whose record has this `chain`. `before` is the digest of the former entry, and
-    empty in the first. `by` is who gave the alias, and `by_hand` says that a person did, and not a run at its end.
-    An alias that is `pinned` goes to another run by hand alone.
+    empty in the first. `by` is who gave the alias. `by_hand` says that a person gave it, and not a run at its end.
+    A `pinned` alias goes to another run by hand alone.
     """
 
     by: str = ""
@@ -211,7 +211,7 @@ class Holding(_Entry):
 
 
 Unless = Callable[[list[Holding]], str | None]
-"""Gives a reason for which an alias with these entries stays where it is; None if it may be given."""
+"""Returns why an alias with these entries stays where it is; None if it may be given."""
 
 
 def unconditionally(entries: list[Holding]) -> None:
@@ -219,43 +219,43 @@ def unconditionally(entries: list[Holding]) -> None:
 
 
 def aliases(root: Where) -> list[str]:
-    """The names of all aliases under a root, ascending, also of those that nobody has any more."""
+    """Return the names of all aliases under a root, ascending, also of those without a holder."""
     return sorted(filter(ALIAS.fullmatch, _place(root).names()))
 
 
 def alias_history(root: Where, alias: str) -> list[Holding]:
-    """The entries of an alias, the newest last; raises `StoreDamaged` for one that is missing or changed."""
+    """Return the entries of an alias, the newest last. Raises `StoreDamaged` for a missing or changed entry."""
     return [entry for entry, _ in _read_history(_place(root), alias)]
 
 
 def holding_of(root: Where, alias: str) -> Holding | None:
-    """The newest entry of an alias; None where there is no such alias."""
+    """Return the newest entry of an alias; None if there is no such alias."""
     place = _place(root)
     number = _newest(place, alias) if ALIAS.fullmatch(alias) else 0
     return _entry(place, alias, number, _content(place, alias, number)) if number else None
 
 
 def holder_of(root: Where, alias: str) -> str | None:
-    """The name of the run that has an alias; None where there is no such alias or nobody has it."""
+    """Return the name of the run that has an alias; None if there is no such alias or no holder."""
     holding = holding_of(root, alias)
     return holding.run if holding else None
 
 
 def held_rounds(address: Where) -> frozenset[int]:
-    """The rounds of a run that have aliases, or had one before the present holder."""
+    """Return the rounds of a run that have aliases, or had one before the present holder."""
     place, name = _place(above(address)), run_name(address)
     entries = [entry for alias in aliases(above(address)) for entry in _newest_two(place, alias)]
     return frozenset(entry.round for entry in entries if entry.run == name and entry.round is not None)
 
 
 def holders(root: Where) -> dict[str, str]:
-    """The names of the runs that have aliases, by alias."""
+    """Return the names of the runs that have aliases, by alias."""
     held = ((alias, holder_of(root, alias)) for alias in aliases(root))
     return {alias: run for alias, run in held if run is not None}
 
 
 def kept_for_aliases(root: Where) -> dict[str, str]:
-    """Why runs are kept, by name: those that have an alias, and those that had it before, to go back to."""
+    """Return why runs are kept, by name: runs with an alias, and runs that had the alias before, to go back to."""
     place, kept = _place(root), dict[str, str]()
     for alias in aliases(root):
         for entry, said in zip(
@@ -276,17 +276,17 @@ def give_alias(
     unless: Unless = unconditionally,
     **how: Any,
 ) -> str | None:
-    """Give an alias to a run, or take it back where `run` is None, and keep that in its history.
+    """Give an alias to a run, or take it back if `run` is None, and record that in the alias's history.
 
-    `unless` is called with the entries so far, and may give a reason for which the alias stays where it is. That
-    reason is returned; None where the alias was given. `how` are further fields of the new `Holding`. Raises
-    `UsageError` for a name that no alias can have.
+    `unless` is called with the entries so far, and may give a reason for which the alias stays. The function
+    returns that reason, or None if the alias was given. `how` are further fields of the new `Holding`. Raises
+    `UsageError` for an invalid name of an alias.
     """
     if not ALIAS.fullmatch(alias):
         raise UsageError(f"{alias!r} is no name of an alias; give letters, digits, '_', '-' and '.'")
     place = _place(root)
     place.make()
-    while True:  # until no other process has given the alias in between
+    while True:  # again if another process gave the alias meanwhile
         known = _read_history(place, alias)
         if reason := unless([entry for entry, _ in known]):
             return reason
@@ -309,7 +309,7 @@ def _newest(place: Place, alias: str) -> int:
 
 
 def _newest_two(place: Place, alias: str) -> list[Holding]:
-    """The newest entry of an alias, and the newest one before of another round, if there are so many."""
+    """Return the newest entry of an alias, and the newest one before of another round, if there is one."""
     found = list[Holding]()
     for number in range(_newest(place, alias), 0, -1):
         entry = _entry(place, alias, number, _content(place, alias, number))
@@ -321,14 +321,17 @@ def _newest_two(place: Place, alias: str) -> list[Holding]:
 
 
 def person() -> str:
-    """Who this process works for: the user and the machine."""
+    """Return whom this process works for: the user and the machine."""
     with suppress(KeyError, OSError):  # a container may have no name for its user
         return f"{getpass.getuser()}@{platform.node()}"
     return platform.node()
 
 
 def _read_history(place: Place, alias: str) -> list[tuple[Holding, str]]:
-    """The entries of an alias, the newest last, each with the digest of its content; raises `StoreDamaged`."""
+    """Return the entries of an alias, the newest last, each with the digest of its content.
+
+    Raises `StoreDamaged`.
+    """
     numbers = range(1, _newest(place, alias) + 1)
     contents = together(place, lambda number: _content(place, alias, number), numbers)
     entries = [_entry(place, alias, number, content) for number, content in zip(numbers, contents, strict=True)]

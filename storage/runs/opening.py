@@ -43,12 +43,12 @@ def open_checkpoint(place: Where, root: Where | None = None, opened: Opener = op
 
 
 def is_folder_of_tensors(path: Path) -> bool:
-    """Whether a path is a folder that may hold a checkpoint, and no run."""
+    """Tell whether a path is a folder that may hold a checkpoint, and no run."""
     return os.path.isdir(path) and not (path / "zarr.json").exists()  # noqa: PTH112, it takes names of any length
 
 
 def lasting(place: Where, root: Where | None = None) -> str:
-    """The full address of a checkpoint, which means the same from any folder and at any later time.
+    """Return the full address of a checkpoint, which means the same from any folder and at any later time.
 
     A round such as ``RUN@last`` is replaced by its number. A link keeps its name, which tells the file's format.
     """
@@ -85,7 +85,7 @@ def check_finite(place: str | Path, name: str, tensor: torch.Tensor, expected: t
 
 
 def outline(network: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """A network's tensors without their values, on the meta device; only integer scalars keep theirs.
+    """Return a network's tensors without their values, on the meta device; only integer scalars keep theirs.
 
     Those that are tied, as they are one tensor under several names, are one here, too, and trained ones are so.
     """
@@ -97,7 +97,7 @@ def outline(network: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def outline_of(tensors: Tensors) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint without their values, as those of a network that trains all its floats."""
+    """Return the tensors of a checkpoint without values, like those of a network that trains all floats."""
     empty = {
         spec.name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
         for spec in known_specs(tensors)
@@ -126,7 +126,9 @@ def types_of(checkpoints: Iterable[Tensors]) -> dict[str, torch.dtype]:
 
 
 def fitted(tensors: Tensors, expected: Tensors, types: Mapping[str, torch.dtype] | None = None) -> LazyTensors:
-    """Tensors of a checkpoint in the dtypes of a network; missing integer scalars are taken from the network.
+    """Return tensors of a checkpoint in the dtypes of a network.
+
+    Missing integer scalars are taken from the network.
 
     The tensors must have passed `check_checkpoint`. They are read when they are asked for, and `expected` may be
     an `outline` of the network. `types` has other dtypes for some tensors, by name; tied ones have the same.
@@ -140,7 +142,7 @@ def fitted(tensors: Tensors, expected: Tensors, types: Mapping[str, torch.dtype]
 
 
 def _with_tied(tensors: Tensors, expected: Tensors) -> Tensors:
-    """Tensors with those that a file leaves out because they are tied to others, as safetensors does."""
+    """Return tensors with those that a file leaves out because they are tied to others, as safetensors does."""
     there = {id(tensor): name for name, tensor in expected.items() if name in tensors}
     tied = {n: there[id(t)] for n, t in expected.items() if n not in tensors and id(t) in there}
     if not tied:
@@ -149,7 +151,7 @@ def _with_tied(tensors: Tensors, expected: Tensors) -> Tensors:
 
 
 def _existing(place: Where, root: Where | None) -> Path:
-    """The path of a readable, non-empty file.
+    """Return the path of a readable, non-empty file.
 
     Raises `CheckpointError` for any other, and `UsageError` for an address that is not on this machine.
     """
@@ -199,7 +201,7 @@ def _kind(dtype: torch.dtype, shape: Sequence[int]) -> str:
 
 
 def _not_finite(tensor: torch.Tensor, dtype: torch.dtype, masks: bool) -> int:
-    """How many elements a network cannot have: NaN, and infinity unless it may be a mask, which holds -inf."""
+    """Count the elements that a network cannot have: NaN, and infinity unless it may be a mask with -inf."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0
     values = tensor.to(dtype)

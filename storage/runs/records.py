@@ -1,4 +1,4 @@
-"""The forms of a run's attributes, as far as they are shown without being resolved to what computes."""
+"""The forms of a run's attributes, as far as they are shown without resolving them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StartRecord:
 
 @dataclass(frozen=True)
 class ConfigRecord:
-    """The fields of the configuration that are shown without being resolved."""
+    """The fields of the configuration that are shown without resolving them."""
 
     algorithm: AlgorithmRecord
     data: str | CodeRecord | list[str | CodeRecord] | None = None
@@ -58,7 +58,7 @@ class ConfigRecord:
 
 @dataclass(frozen=True)
 class DataRecord:
-    """The data: how many examples, how many of them held out, their digest, and the names of classes.
+    """The data: the numbers of examples and of held-out ones, their digest, names of classes and partitions.
 
     `files` has the size and digest of each file that is read where it is used, by its name.
     """
@@ -67,6 +67,7 @@ class DataRecord:
     held_out: Count = 0
     digest: str = ""
     class_names: list[str] = field(default_factory=list)
+    partition_names: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
 
 
@@ -106,7 +107,7 @@ class Attributes:
 
 
 def checked_attributes(attributes: Mapping[str, Any], where: object) -> Attributes:
-    """The attributes in their checked form; raises `NotARun`, which names `where`, for damaged ones."""
+    """Return the attributes in their checked form. Raises `NotARun`, which names `where`, for damaged ones."""
     without_schema = {name: value for name, value in attributes.items() if name != "schema"}
     with mistakes_as(lambda error: NotARun(f"{where}: its record is not that of a run, it is damaged: {error}")):
         return parse(Attributes, json.dumps(without_schema))

@@ -56,7 +56,7 @@ class Eligible:
     named: Collection[str] = ()
 
     def removals(self, root: Where | None, runs: Runs) -> list[Removal]:
-        """A removal for each of these runs; raises `UsageError` for a score that none has."""
+        """Return a removal for each of these runs. Raises `UsageError` for a score that none has."""
         needed, best = protected(root), self._best(runs)
         removals = []
         for address, run in runs.items():
@@ -71,7 +71,7 @@ class Eligible:
         return removals
 
     def _stays(self, address: str, run: StoredRun | StoreError, best: bool) -> str:
-        """Why a run that nothing else needs stays, empty if it goes; raises the error of a damaged one."""
+        """Return why a run that nothing else needs stays, empty if it goes; raises the error of a damaged one."""
         if not scheme_of(address) and Path(address).is_symlink():
             return f"{address} is a link to a run; delete the link, or give the path of the run"
         if isinstance(run, StoreError):
@@ -87,7 +87,10 @@ class Eligible:
         return "" if begun else "it has no round"
 
     def _best(self, runs: Runs) -> list[str]:
-        """The addresses of the complete runs with the best score; one that leaves out examples comes last."""
+        """Return the addresses of the complete runs with the best score.
+
+        One that leaves out examples comes last.
+        """
         (by, lower), ranked, names = ranking(self.by), list[tuple[int, float, str]](), {"loss"}
         for address, run in runs.items() if self.best else ():
             if isinstance(run, StoredRun) and is_complete(run) and (score := run.round(-1).score):
@@ -102,7 +105,7 @@ class Eligible:
 
 
 def is_complete(run: StoredRun) -> bool:
-    """Whether a run has all its rounds; not if it cannot be told."""
+    """Tell whether a run has all its rounds; not if it cannot be told."""
     try:
         return run.status == "complete"
     except StoreError:
@@ -110,7 +113,7 @@ def is_complete(run: StoredRun) -> bool:
 
 
 def protected(root: Where | None) -> dict[str, str]:
-    """Why runs under a root are not removed, by name: those that other stored runs need to go on.
+    """Return why runs under a root are not removed, by name: those that other stored runs need to go on.
 
     What a run begins with it stores itself, with the outer optimizer's memory and the carries; so a fork needs no
     parent. But the order of the updates of a parameter server may be the one that another run has recorded.

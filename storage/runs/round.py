@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,15 @@ import numpy as np
 import torch
 
 from roundweave.storage.checkpoints.writing import write_checkpoint
-from roundweave.storage.errors import RoundMissing, ShapeMismatch, TensorMissing, printable
+from roundweave.storage.errors import (
+    RoundMissing,
+    ShapeMismatch,
+    TensorMissing,
+    printable,
+)
 from roundweave.storage.places.base import Where
 from roundweave.storage.rounds.commits import Commit, Score
+from roundweave.storage.rounds.splits import named_partitions
 from roundweave.storage.rounds.store import RoundStore
 from roundweave.storage.runs.names import run_name
 from roundweave.storage.values.digests import match_tensors, update_tensors
@@ -25,15 +31,15 @@ if TYPE_CHECKING:
     import xarray as xr
 
 SHOWN_PARTITIONS = 12
-"""A round is printed with at most so many partitions."""
+"""The most partitions that a printed round shows."""
 
 
 LONGEST_CELL = 100
-"""The most characters of a reason for a refusal that are printed with a round; `Round.refused` has all."""
+"""The most characters of a reason for a refusal that a printed round shows. `Round.refused` has whole texts."""
 
 
 class Round:
-    """A committed round of a stored run: its updates, the state after it, and the network with that state.
+    """A committed round of a stored run: its updates, the state after the round, and the network with that state.
 
     Tensors are read from the store, and verified, on each access.
 
@@ -53,10 +59,10 @@ class Round:
 
     @property
     def chain(self) -> str:
-        """A BLAKE3 digest (64 hexadecimal digits) that covers the run's attributes and its rounds up to this one.
+        """The chain: a BLAKE3 digest, 64 hexadecimal digits, of the attributes and all rounds up to this one.
 
-        Note it down and give it to `Run.verify` later, to prove that nothing of these rounds was changed. Raises
-        `StoreDamaged` where the commit record is not the one that was written.
+        Note the chain, and give it to `Run.verify` later to prove that nothing of these rounds was changed. Raises
+        `StoreDamaged` if the commit record was changed.
         """
         return self._store.log.chain(self.number)
 
@@ -67,33 +73,33 @@ class Round:
 
     @property
     def score(self) -> Score | None:
-        """The loss and the other scores on the held-out examples; None where the round was not scored."""
+        """The loss and the other scores on the held-out examples; None if the round was not scored."""
         return self.commit.score
 
     def scored(self, score: Score | None) -> Round:
-        """The same round with another score, as on other examples."""
+        """Return the same round with another score, such as a score on other examples."""
         return Round(self._store, replace(self.commit, score=score), self._network)
 
     @property
     def state(self) -> State:
-        """The state after the round: one vector, (element,), for each dtype.
+        """The state after the round: one vector (element,) for each dtype.
 
-        Raises `RoundPruned` where the state was pruned or never stored, and `StoreDamaged` where its bits are not
-        those that were committed.
+        Raises `RoundPruned` if the state was pruned or never stored, and `StoreDamaged` if its bits differ from
+        the committed bits.
         """
         return self._store.tensors.read_state(self.commit)
 
     @property
     def params(self) -> dict[str, torch.Tensor]:
-        """The trainable parameters after the round by name, each of its own shape. Raises as `state` does."""
+        """The trainable parameters after the round, by name, in their own shapes. Raises as `state`."""
         return views(self.layout.params, self.state.params)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All tensors of the network by name, each of its own shape, as `load_state_dict` takes them.
+        """All tensors of the network by name, in their own shapes, as ``load_state_dict`` takes them.
 
-        These are parameters, buffers and frozen parameters; a tied tensor is there under each of its names.
-        Raises as `state` does.
+        These are parameters, buffers and frozen parameters. A tied tensor occurs under each of its names. Raises
+        as `state`.
         """
         named = self.named.items()
         tensors = {path.partition("/")[2]: tensor for path, tensor in named if not path.startswith("memory/")}
@@ -101,54 +107,61 @@ class Round:
 
     @property
     def named(self) -> dict[str, torch.Tensor]:
-        """All tensors of the state, each of its own shape, by their paths in the store.
+        """All tensors of the state, in their own shapes, by their paths in the store.
 
-        A path is such as ``params/fc1.weight`` or ``memory/velocity/fc1.weight``. Raises as `state` does.
+        Examples of a path are ``params/fc1.weight`` and ``memory/velocity/fc1.weight``. Raises as `state`.
         """
         return self.state.named(self.layout)
 
     @property
     def owners(self) -> np.ndarray:
-        """The partition of each example in the round, int32 (example,); -1 for those held out or left out.
+        """The partition of each example in the round, int32 (example,); -1 for held-out and unused examples.
 
-        Raises `RoundMissing` where each partition brought data of its own, and `StoreDamaged` where the stored
-        split is not the one that was committed.
+        Raises `RoundMissing` if each partition brought data of its own, and `StoreDamaged` if the stored split
+        differs from the committed split.
         """
         return self._store.splits.read(self.commit)
 
     @property
     def refused(self) -> dict[int, str]:
-        """The partitions whose updates were refused, each with the reason."""
+        """The reason for each refused update, by the number of its partition."""
         return {p: update.refused for p, update in self.commit.updates.items() if update.refused}
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """The partitions that had not answered in time."""
+        """The partitions that did not answer in time."""
         return self.commit.absent
 
     @property
+    def partition_names(self) -> Sequence[int | str]:
+        """The name of each partition of the run; see `Run.partition_names`."""
+        return self._store.partition_names
+
+    @property
     def updates(self) -> PartitionArrays:
-        """The accepted directions by parameter: ``updates["fc1.weight"]`` is an array (partition, *shape)."""
+        """The accepted directions by parameter: ``updates["fc1.weight"]`` is an array ``(partition, *shape)``."""
         specs = self.layout.params
 
         def read(name: str) -> dict[int, torch.Tensor]:
             return {p: views(specs, self.update(p).direction)[name] for p in self.commit.accepted}
 
         names = tuple(spec.name for spec in specs)
-        return PartitionArrays(names, read, "parameter {}", f"round {self.number} has no updates")
+        nothing = f"round {self.number} has no updates"
+        return PartitionArrays(names, read, "parameter {}", nothing, self.partition_names)
 
     @property
     def permutations(self) -> PartitionArrays:
-        """How a reduce that matches units ordered them, by unit group: ``permutations["fc1"]``, (partition, unit).
+        """The order of units in each partition, by unit group: ``permutations["fc1"]`` is (partition, unit).
 
-        Element ``[p, i]`` is the unit of partition p that was brought to place i. Where units are mixed instead of
-        permuted, an array is (partition, unit, unit) and its rows are the weights of the mixture.
+        Only a reduce that matches units, such as ``matched``, gives permutations. Element ``[p, i]`` is the unit
+        of partition p that was moved to place i. For mixtures, an array is (partition, unit, unit), and its rows
+        are the weights of the mixture.
         """
         return self._matched("permutations")
 
     @property
     def similarities(self) -> PartitionArrays:
-        """The cosine between matched units, by unit group: ``similarities["fc1"]`` is (partition, unit)."""
+        """The cosine of matched units, by unit group: ``similarities["fc1"]`` is (partition, unit)."""
         return self._matched("similarities")
 
     def _matched(self, kind: str) -> PartitionArrays:
@@ -157,63 +170,65 @@ class Round:
             return {p: match_tensors(self.match(p))[f"{kind}/{group}"] for p in partitions}
 
         groups = tuple(spec.name for spec in self._store.schema.matches)
-        return PartitionArrays(
-            groups, read, "group of units {} is matched", f"round {self.number} matched no units"
-        )
+        nothing = f"round {self.number} matched no units"
+        return PartitionArrays(groups, read, "group of units {} is matched", nothing, self.partition_names)
 
-    def match(self, partition: int) -> Match:
-        """How the units of one partition were matched in this round.
+    def match(self, partition: int | str) -> Match:
+        """Return how the units of one partition were matched in this round.
 
         Args:
-            partition: The number of the partition, from 0.
+            partition: The number of the partition, from 0, or its name.
 
         Returns:
-            Permutations and similarities by unit group, (unit,) each; a mixture instead of a permutation is
+            Permutations and similarities by unit group, (unit,) each. A mixture in place of a permutation is
             (unit, unit).
 
         Raises:
             RoundMissing: No units of the partition were matched in this round.
             RoundPruned: The match was pruned.
-            StoreDamaged: The stored bits are not those that were committed.
+            StoreDamaged: Stored bits differ from the committed bits.
 
         Example:
             >>> run.round(3).match(0).permutation["fc1"]
         """
-        return self._store.tensors.read_match(self.commit, partition)
+        return self._store.tensors.read_match(self.commit, self._number(partition))
 
-    def update(self, partition: int) -> Update:
-        """The update that one partition sent in this round, bit for bit.
+    def _number(self, partition: int | str) -> int:
+        return self._store.find_partition(partition) if isinstance(partition, str) else partition
+
+    def update(self, partition: int | str) -> Update:
+        """Return the update that one partition sent in this round, bit for bit.
 
         Args:
-            partition: The number of the partition, from 0.
+            partition: The number of the partition, from 0, or its name.
 
         Returns:
-            The update, with one vector, (element,), for each dtype; `update_tensors` splits it into tensors by
-            name.
+            The update, with one vector (element,) for each dtype. `update_tensors` splits the vectors into tensors
+            by name.
 
         Raises:
             RoundMissing: The partition took no part in the round.
             RoundPruned: The update was pruned.
-            StoreDamaged: The stored bits are not those that were committed.
+            StoreDamaged: Stored bits differ from the committed bits.
 
         Example:
             >>> run.round(3).update(0).direction
         """
-        return self._store.tensors.read_update(self.commit, partition)
+        return self._store.tensors.read_update(self.commit, self._number(partition))
 
     def tensor(self, path: str) -> torch.Tensor:
         """Read one tensor of the state after the round, without the others.
 
         Args:
-            path: Its path in the store, one of `Run.tensors`, such as ``params/fc1.weight``.
+            path: The path in the store, one of `Run.tensors`, such as ``params/fc1.weight``.
 
         Returns:
-            The tensor, of its own shape.
+            The tensor, in its own shape.
 
         Raises:
             TensorMissing: The run stores no tensor at this path.
             RoundPruned: The state was pruned or never stored.
-            StoreDamaged: The stored bits are not those that were committed.
+            StoreDamaged: Stored bits differ from the committed bits.
 
         Example:
             >>> run.round(3).tensor("params/fc1.weight").norm()
@@ -223,21 +238,21 @@ class Round:
             raise TensorMissing(f"no tensor {path!r}; there are {', '.join(paths)}")
         return self._store.tensors.read_tensor(self.commit, path)
 
-    def update_tensors(self, partition: int) -> dict[str, torch.Tensor]:
-        """The update that one partition sent in this round, as tensors by name.
+    def update_tensors(self, partition: int | str) -> dict[str, torch.Tensor]:
+        """Return the update that one partition sent in this round, as tensors by name.
 
         Args:
-            partition: The number of the partition, from 0.
+            partition: The number of the partition, from 0, or its name.
 
         Returns:
-            The tensors, each of its own shape, by group and name: directions as ``updates/fc1.weight``, and
-            ``updates/buffers/…``, ``updates/extras/<name>/…``, ``updates/observed/…`` and ``carry/<slot>/…`` where
-            there are any.
+            The tensors, in their own shapes, by group and name. Directions are ``updates/fc1.weight``. Further
+            groups, if there are any, are ``updates/buffers/…``, ``updates/extras/<name>/…``,
+            ``updates/observed/…`` and ``carry/<slot>/…``.
 
         Raises:
             RoundMissing: The partition took no part in the round.
             RoundPruned: The update was pruned.
-            StoreDamaged: The stored bits are not those that were committed.
+            StoreDamaged: Stored bits differ from the committed bits.
 
         Example:
             >>> run.round(3).update_tensors(0)["updates/fc1.weight"]
@@ -248,15 +263,16 @@ class Round:
         """Load the parameters and buffers after the round into a network of your own.
 
         Args:
-            network: A module whose `state_dict` has the names and shapes of this run. It is changed in place.
+            network: A module whose ``state_dict`` has the names and shapes of this run. The module is changed in
+                place.
 
         Returns:
             The same module.
 
         Raises:
-            ShapeMismatch: The names or shapes of the module are others.
+            ShapeMismatch: The module has other names or shapes.
             RoundPruned: The state was pruned or never stored.
-            StoreDamaged: The stored bits are not those that were committed.
+            StoreDamaged: Stored bits differ from the committed bits.
 
         Example:
             >>> run.round(3).load_into(my_network).eval()
@@ -270,21 +286,22 @@ class Round:
         return network
 
     def network(self, trust: bool = False) -> torch.nn.Module:
-        """Build the network and load the parameters and buffers after this round.
+        """Build the network, and load the parameters and buffers after this round.
 
         Args:
-            trust: Whether code stored in the run may be executed. A run under your own root does not need this;
-                one from elsewhere does where its network is built by a function of its author.
+            trust: Allows executing the code that the run stores. A run under your own root needs no permission. A
+                run from elsewhere needs `trust` if a function of its author builds the network.
 
         Returns:
             The module, in evaluation mode.
 
         Raises:
             UsageError: Building the network needs `trust`.
-            NotARun: The run does not say how its network is built; use `load_into` with a network of yours.
+            NotARun: The run does not record how its network is built. Use `load_into` with your own network
+                instead.
             ModelError: The network cannot be built.
             RoundPruned: The state was pruned or never stored.
-            StoreDamaged: The stored bits are not those that were committed.
+            StoreDamaged: Stored bits differ from the committed bits.
 
         Example:
             >>> logits = run.round(3).network()(inputs)
@@ -295,14 +312,14 @@ class Round:
         """Write the parameters and buffers after this round to a checkpoint file.
 
         Args:
-            place: The path of the file, which is replaced where it is there. It ends in ``.safetensors``, whose
-                metadata say which round it is, or for a torch file in ``.pt``, ``.pth`` or ``.bin``.
+            place: The path of the file. An existing file is replaced. The suffix is ``.safetensors``, whose
+                metadata name the round, or ``.pt``, ``.pth`` or ``.bin`` for a torch file.
 
         Raises:
-            UsageError: The suffix is another one, the folder is missing, or such a file cannot hold the tensors.
+            UsageError: The suffix is another one, the folder is missing, or the format cannot hold the tensors.
             CheckpointError: The file cannot be written.
             RoundPruned: The state was pruned or never stored.
-            StoreDamaged: The stored bits are not those that were committed.
+            StoreDamaged: Stored bits differ from the committed bits.
 
         Example:
             >>> run.best("accuracy").save("best.safetensors")
@@ -317,21 +334,25 @@ class Round:
         return printable(f"<Round {' · '.join(str(part) for part in parts if part is not None)}>")
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Show the text of `str` where IPython or a notebook shows this object."""
+        """Show the text of `str` in IPython and notebooks."""
         printer.text(str(self))
 
     def __str__(self) -> str:
-        """The round in several lines: that of `repr`, and a table of the first partitions' updates."""
+        """Return several lines: those of `repr`, and a table of the first partitions' updates."""
         import pandas as pd
 
         updates = dict(islice(self.commit.updates.items(), SHOWN_PARTITIONS))
         rows = [
-            {"partition": partition, "weight": update.weight, "result": printable(update.refused or "accepted")}
+            {
+                "partition": self.partition_names[partition],
+                "weight": update.weight,
+                "result": printable(update.refused or "accepted"),
+            }
             | ({"push": update.arrival.push, "version": update.arrival.version} if update.arrival else {})
             for partition, update in updates.items()
         ]
         metrics = pd.DataFrame([update.metrics for update in updates.values()])
-        table = pd.concat([pd.DataFrame(rows), metrics], axis=1)  # a metric may be called as a column is
+        table = pd.concat([pd.DataFrame(rows), metrics], axis=1)  # a metric may have the name of a column
         shown = table.to_string(index=False, na_rep="", float_format="{:.4g}".format, max_colwidth=LONGEST_CELL)
         more = len(self.commit.updates) - len(updates)
         return "\n".join([repr(self), *[shown] * bool(rows), *[f"and {more} more partitions"] * bool(more)])
@@ -341,15 +362,16 @@ class Round:
 class PartitionArrays(Mapping[str, "xr.DataArray"]):
     """Arrays of a round by name, each with the partitions as its first axis.
 
-    `read` gives the partitions that have a tensor of a name, and these tensors; bfloat16 is shown as float32. An
-    unknown name raises `TensorMissing` with the text `unknown` and the `names`, and no partition `RoundMissing`
-    with the text `nothing`.
+    `read` gives the partitions that have a tensor of a name, and these tensors. bfloat16 is shown as float32. An
+    unknown name raises `TensorMissing` with the text `unknown` and the `names`. A name that no partition has
+    raises `RoundMissing` with the text `nothing`. `called` has the name of each partition of the run.
     """
 
     names: tuple[str, ...]
     read: Callable[[str], Mapping[int, torch.Tensor]]
     unknown: str
     nothing: str
+    called: Sequence[int | str]
 
     def __getitem__(self, name: str) -> xr.DataArray:
         import xarray as xr
@@ -361,7 +383,7 @@ class PartitionArrays(Mapping[str, "xr.DataArray"]):
             raise RoundMissing(self.nothing)
         values = shown_array(torch.stack(list(tensors.values())))
         dims = ("partition", *(f"{name}.{axis}" for axis in range(values.ndim - 1)))
-        return xr.DataArray(values, dims=dims, coords={"partition": list(tensors)}, name=name)
+        return xr.DataArray(values, dims=dims, coords=named_partitions(self.called, [*tensors]), name=name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

@@ -1,8 +1,8 @@
-"""A read-only view of a stored run: its attributes, its rounds, and how it stands. It never writes."""
+"""A read-only view of a stored run: its attributes, its rounds and its status. The view never writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -39,25 +39,26 @@ if TYPE_CHECKING:
 def open_stored(run: Where, root: Where | None = None) -> StoredRun:
     """Open a stored run by its name under the root, with or without ``.zarr``, or by its address.
 
-    By an alias it ends with the alias's round. Raises `NotARun` where there is no run, or its round is another one
-    now. `roundweave.flows.stored.open_run` gives the same run with its network.
+    An alias opens its run up to the round of the alias. `roundweave.flows.stored.open_run` opens the same run
+    together with its network. Raises `NotARun` if the run does not exist, or if the round of the alias has
+    changed.
     """
     address, alias = locate(run, root)
     stored = StoredRun(address, until=alias.round if alias else None)
     if alias and alias.chain not in (None, stored.chain):
-        raise NotARun(f"{run} was {alias.run}@{alias.round}, which is another round now; give it to a run again")
+        raise NotARun(f"{run} was {alias.run}@{alias.round}, and that round has changed; give it to a run again")
     return stored
 
 
 Opener = Callable[[Where, Where | None], "StoredRun"]
-"""Opens a run under a root, as `open_stored` does."""
+"""A function that opens a run under a root, as `open_stored` does."""
 
 
 class StoredRun:
-    """A stored run as it was when it was opened or last refreshed.
+    """A stored run, as it was when it was opened or refreshed.
 
-    Commit records, tensors and numbers are read when they are asked for. `supply`, if there is one, gives what is
-    not stored of rounds. The run ends with round `until`, if that is given.
+    Commit records, tensors and numbers are read on demand. `supply` computes the tensors of rounds that are not
+    stored; None leaves them missing. The run ends with round `until`, if that is given.
     """
 
     def __init__(self, where: Where | Place, supply: Supply | None = None, until: int | None = None) -> None:
@@ -65,7 +66,7 @@ class StoredRun:
         self.refresh()
 
     def refresh(self, until: int | None = None) -> Self:
-        """Read the store again, up to the round `until` or to the newest one.
+        """Read the store again, up to the round `until` or to the newest round.
 
         Returns:
             This run itself.
@@ -95,12 +96,12 @@ class StoredRun:
 
     @property
     def address(self) -> str:
-        """Where the run lies, as text: a path, or an address such as ``s3://bucket/runs/first.zarr``."""
+        """The place of the run as text: a path, or an address such as ``s3://bucket/runs/first.zarr``."""
         return self._store.address
 
     @property
     def path(self) -> Path:
-        """The folder of the run. Raises `UsageError` where the run is not on a disk of this machine."""
+        """The folder of the run. Raises `UsageError` if the run is not on a disk of this machine."""
         return self._store.path
 
     @property
@@ -110,26 +111,26 @@ class StoredRun:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration that the run was started with, as JSON values by field of `TrainConfig`."""
+        """The configuration that the run was started with: JSON values by field of `TrainConfig`."""
         return dict(self._attributes["config"])
 
     @property
     def algorithm(self) -> str:
-        """The name of the algorithm: built in, your own as ``FILE.py:function``, or ``merge`` for a merge."""
+        """The name of the algorithm: a built-in name, your own ``FILE.py:function``, or ``merge`` for a merge."""
         return recorded_name(self.config["algorithm"]["name"])
 
     @property
     def attributes(self) -> dict[str, Any]:
         """Everything that was recorded at the start of the run, by name.
 
-        Among these are ``config``, ``algorithm``, ``data`` (number, digest and classes of the examples),
-        ``network``, ``fingerprint`` of the numerics and ``versions`` of installed packages.
+        Examples are ``config``, ``algorithm``, ``data`` (number, digest and classes of the examples), ``network``,
+        ``fingerprint`` of the numerics, and ``versions`` of installed packages.
         """
         return self._attributes
 
     @property
     def parent(self) -> str | None:
-        """The stored round ``RUN@12``, or checkpoint, that the run began with; None where weights were drawn."""
+        """The stored round ``RUN@12`` or checkpoint that gave the first weights; None if they were drawn."""
         if parent := self._attributes.get("parent"):
             return f"{parent['run']}@{parent['round']}"
         start = self.config.get("start_from")
@@ -139,42 +140,51 @@ class StoredRun:
 
     @property
     def created(self) -> float:
-        """When the run was created, in seconds since the epoch."""
+        """The time at which the run was created, in seconds since the epoch."""
         return float(self._attributes["created"])
 
     @property
     def rounds(self) -> int:
-        """How many rounds the run is meant to have, according to the process that wrote it last."""
+        """The number of planned rounds, according to the last process that wrote the run."""
         return max(self._planned, self._done or 0)
 
     @property
     def partitions(self) -> int:
-        """How many partitions the examples are split into."""
+        """The number of partitions of the examples."""
         return self._store.schema.partitions
 
     @property
+    def partition_names(self) -> Sequence[int | str]:
+        """The name of each partition, such as the hospital in ``by:hospital``; its number if it has no name."""
+        return self._store.partition_names
+
+    def find_partition(self, given: int | str) -> int:
+        """Return the number of a partition, given its number or name. Raises `UsageError` for an unknown one."""
+        return self._store.find_partition(given)
+
+    @property
     def done(self) -> int:
-        """The newest round whose commit record is whole; 0 is the initial state."""
+        """The newest round with a whole commit record. Round 0 is the initial state."""
         if self._done is None:
             raise NotARun(f"{self.address} has no committed round; start the run again")
         return self._done
 
     @property
     def committed(self) -> list[int]:
-        """The rounds up to `done` whose commit records are whole, ascending. All records are read and verified."""
+        """The rounds up to `done` with whole commit records, ascending. All records are read and verified."""
         return list(self._whole())
 
     @property
     def pruned(self) -> Pruned:
-        """The rounds whose states or updates were pruned, read from the store now.
+        """The rounds with pruned states or updates, read from the store now.
 
-        Raises `StoreDamaged` where the record of what was pruned is damaged.
+        Raises `StoreDamaged` if the record of pruned rounds is damaged.
         """
         return self._store.tensors.pruned()
 
     @property
     def absent(self) -> Pruned:
-        """The rounds without a state or updates: those that were pruned, and what was never stored."""
+        """The rounds without a state or updates, because they were pruned or never stored."""
         links = self._whole()
         pruned = with_unwritten(self._store.log, self.pruned, links)
         return replace(pruned, states=pruned.states | {round for round, link in links.items() if not link.stored})
@@ -186,50 +196,50 @@ class StoredRun:
 
     @property
     def lost(self) -> list[int]:
-        """The rounds without a whole commit record, ascending. Resuming trains those after `done` again."""
+        """The rounds without a whole commit record, ascending. `resume` trains those after `done` again."""
         before = set(range(self.done)) - set(self.committed)
         return sorted(before | {round for round in self._rounds if round > self.done})
 
     @property
     def digest(self) -> str:
-        """The BLAKE3 digest of the state after the newest committed round, as 64 hexadecimal digits."""
+        """The BLAKE3 digest of the state after the newest committed round: 64 hexadecimal digits."""
         return self._commit(self.done).state
 
     @property
     def chain(self) -> str:
-        """The chain of the newest commit record: 64 hexadecimal digits that cover the whole history of the run."""
+        """The chain of the newest commit record: 64 hexadecimal digits that vouch for the whole history."""
         return self._store.log.chain(self.done)
 
     @property
     def stop(self) -> str | None:
-        """Why training stopped before the last planned round; None where it did not."""
+        """Why training stopped before the last planned round; None if training did not stop early."""
         ended = self.section(ENDING)
         return self._commit(self.done).stop or (f"{ended['by']}: {ended['why']}" if ended else None)
 
     @property
     def failure(self) -> str | None:
-        """The error that ended the last process that wrote the run; None where it did not fail."""
+        """The error that ended the last process that wrote the run; None if there was no error."""
         return self._lease.failure if self._lease else None
 
     @property
     def judgement(self) -> Judgement | None:
-        """What was judged of the newest round: whether it is ``accepted``, and the ``reasons``."""
+        """The judgement of the newest round: whether it is ``accepted``, and the ``reasons``."""
         judged = self.section(JUDGEMENT)
         return Judgement(**judged) if judged else None
 
     def section(self, name: str, round: int = -1) -> Any:
-        """What a plugin wrote of a round in the section of this name, JSON; None where nothing was."""
+        """Return the JSON that a plugin wrote for a round in the section of this name; None if there is none."""
         at = round if round >= 0 else self.done + 1 + round
         return read_section(self._place, name, at, self._store.log.chain(at)) if self._store.has_sections else None
 
     def write_section(self, name: str, content: Any) -> None:
-        """Write JSON as a section of the newest round; raises `UsageError` for a name that no section can have."""
+        """Write JSON as a section of the newest round. Raises `UsageError` for an invalid name of a section."""
         write_section(self._place, name, self.done, self.chain, content)
         self._store.has_sections = True
 
     @property
     def columns(self) -> ColumnsRecord | None:
-        """What is recorded of the columns of the examples, read now; None where a run recorded nothing of them."""
+        """The recorded description of the columns of the examples, read now; None if the run recorded none."""
         return read_columns(self._place, self._attributes)
 
     @property
@@ -239,10 +249,11 @@ class StoredRun:
 
     @property
     def status(self) -> str:
-        """``complete``, ``rejected``, ``running``, ``failed`` or ``interrupted``, as the store alone tells it.
+        """The status: ``complete``, ``rejected``, ``running``, ``failed`` or ``interrupted``.
 
-        A run counts as running for up to 30 seconds after a writer on another machine was killed. One that awaits
-        sections is complete when they are written. One that was rejected before its first round stays so.
+        The status comes from the store alone. A run counts as running for up to 30 seconds after its writer on
+        another machine was killed. A run that awaits sections of plugins is complete once they are written. A run
+        that was rejected before its first round stays rejected.
         """
         if self._lease and self._lease.fresh:
             return "running"
@@ -269,20 +280,20 @@ class StoredRun:
 
     @property
     def tensors(self) -> list[str]:
-        """The paths of all tensors of the state, such as ``params/fc1.weight``, as ``run[path]`` takes them.
+        """The paths of all tensors of the state, such as ``params/fc1.weight``. ``run[path]`` reads one.
 
         ``run[name]`` also takes the name of a parameter or buffer without its group, such as ``fc1.weight``.
         """
         return list(self._store.schema.state(1))
 
     def _whole(self) -> dict[int, Link]:
-        """The verified commit records up to `done`, ascending by round; they are read once."""
+        """Return the verified commit records up to `done`, ascending by round, read once."""
         if self._links is None:
             self._links = self._store.log.links([round for round in self._rounds if round <= self.done])
         return self._links
 
     def _commit(self, round: int) -> Commit:
-        """The commit record of a round, which is read once. Raises `RoundMissing` and `StoreDamaged`."""
+        """Return the commit record of a round, read once. Raises `RoundMissing` and `StoreDamaged`."""
         if round not in self._rounds:
             raise self._store.log.missing(round, self._rounds)
         if round not in self._commits:
@@ -291,13 +302,13 @@ class StoredRun:
         return self._commits[round]
 
     def history(self) -> pd.DataFrame:
-        """The numbers of all committed rounds as a table.
+        """Return the numbers of all committed rounds as a table.
 
         Returns:
-            A row for each round, with its number as index. Columns are ``loss`` and the other scores on the
-            held-out examples, ``seconds``, the metrics that maps report, and ``examples``, ``accepted`` and
-            ``refused``, which count. A metric is the mean over the accepted updates that report it, weighted by
-            their numbers of examples; where its name is taken, its column is ``map_<name>``. NaN stands for a
+            One row for each round, with the number of the round as index. The columns are ``loss`` and the other
+            scores on the held-out examples, ``seconds``, the metrics of maps, and the counts ``examples``,
+            ``accepted`` and ``refused``. A metric is the mean over the accepted updates that report it, weighted
+            by their numbers of examples. A metric whose name is taken has the column ``map_<name>``. NaN marks a
             number that a round does not have.
 
         Raises:
@@ -310,19 +321,19 @@ class StoredRun:
 
     @property
     def totals(self) -> Totals:
-        """What a list of runs says of all rounds, read in a fraction of the time that `history` takes."""
+        """Return the numbers of the whole run that a list of runs shows, much faster than `history`."""
         return self._history.totals()
 
     def round(self, round: WhichRound) -> Round:
-        """One committed round.
+        """Return one committed round.
 
         Args:
-            round: Its number, where negative numbers count from the end; ``"last"``; or ``"best"``, which is the
-                best one by the `best` of the configuration, or else that with the highest accuracy, or with the
-                lowest loss where no accuracy was scored.
+            round: The number of the round, where negative numbers count from the end; ``"last"``; or ``"best"``.
+                The best round follows `best` of the configuration, else the highest accuracy, else the lowest
+                loss.
 
         Returns:
-            The round, whose tensors are read when they are asked for.
+            The round. Its tensors are read on access.
 
         Raises:
             RoundMissing: The run has no such round.
@@ -340,31 +351,31 @@ class StoredRun:
 
     @property
     def result(self) -> Round:
-        """The round that the run hands out: the best one if the configuration has `best`, else the last one."""
+        """The round that the run hands out: the best one if the configuration has `best`, else the last."""
         return self.round("best" if self.config.get("best") and self._attributes["data"]["held_out"] else "last")
 
     @property
     def ranked_by(self) -> str:
-        """The score that ``round("best")`` goes by: the configured one, or else ``accuracy``, or ``loss``."""
+        """The score that ranks ``round("best")``: the configured one, else ``accuracy``, else ``loss``."""
         scored = "accuracy" if "accuracy" in self.scores else "loss"
         return ranking(self.config.get("best") or scored)[0]
 
     def best(self, score: str | None = None, lowest: bool | None = None) -> Round:
-        """The first of the rounds with the best score.
+        """Return the first of the rounds with the best score.
 
         Args:
-            score: ``"loss"``, or one of `Run.scores`, also as ``"max:f1"`` or ``"min:mine"``. By default it is
+            score: ``"loss"``, or one of `Run.scores`, also as ``"max:f1"`` or ``"min:mine"``. The default is
                 `best` of the configuration, or else the loss.
-            lowest: Whether the lowest number is the best one. By default it is for ``loss``, ``mae`` and
-                ``perplexity``, also of the worst partitions (``worst_loss``), and for each ``spread_``; for others
-                the highest is. Rounds that left examples out of a loss come last.
+            lowest: Whether the lowest number is the best. The default is True for ``loss``, ``mae`` and
+                ``perplexity``, also of the worst partitions (``worst_loss``), and for each ``spread_``. The
+                default is False for other scores. Rounds that left examples out of a loss rank last.
 
         Returns:
             The round.
 
         Raises:
             UsageError: The run has no such score.
-            RoundMissing: No round has that score.
+            RoundMissing: No round has the score.
 
         Example:
             >>> run.best("accuracy").number
@@ -372,11 +383,11 @@ class StoredRun:
         return self.round(self._history.best(score or self.config.get("best") or "loss", lowest))
 
     def _network(self, trust: bool) -> nn.Module:
-        """The network of the run with initial weights; the run that the facade opens builds it."""
+        """Return the network of the run with initial weights. The run of the facade overrides this method."""
         raise NotARun(f"{self.address} was opened without its network; open it by roundweave.open_run")
 
     def __repr__(self) -> str:
-        # The bytes are those of rounds that each have as many updates as the last one.
+        # Assumes that each round has as many updates as the last one.
         tensors, schema, pruned = self._store.tensors, self._store.schema, self.pruned
         stored = tensors.kept_bytes(self.done, pruned, len(self._commit(self.done).updates))
         parts = (

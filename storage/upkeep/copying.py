@@ -18,8 +18,8 @@ THREADS = 8
 def copy_run(store: RoundStore, target: Place) -> str:
     """Copy a run to an empty place; returns the chain of its last record, which the copy has as well.
 
-    The copy is verified before it appears, all at once. Raises `PlaceTaken` where something is at the target or
-    the target is in the run, `RunBusy` while the run is written, and `StoreDamaged` where the copy is not whole.
+    The copy is verified before it appears, all at once. Raises `PlaceTaken` if something is at the target or the
+    target is in the run, `RunBusy` while the run is written, and `StoreDamaged` if the copy is not whole.
     """
     if full_address(str(target)).startswith(f"{full_address(str(store.place))}/"):
         raise PlaceTaken(f"{target} lies in the run itself; give the copy another place")
@@ -41,7 +41,10 @@ def copy_run(store: RoundStore, target: Place) -> str:
 
 
 def _at_rest(store: RoundStore) -> tuple[str, Lease | None]:
-    """The chain of the last record and the last writer's claim; raises `RunBusy` while the run is written."""
+    """Return the chain of the last record and the last writer's claim.
+
+    Raises `RunBusy` while the run is written.
+    """
     check_at_rest(store.place)
     return store.log.chain(store.log.last()), read_lease(store.place)
 

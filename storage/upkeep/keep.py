@@ -22,11 +22,11 @@ def always(round: int) -> bool:
 
 @dataclass(frozen=True)
 class Keep(ABC):
-    """A policy, which says of which rounds the state and the updates stay. Its fields are numbers of rounds.
+    """A policy. It decides for which rounds the state and the updates stay. Its fields are numbers of rounds.
 
-    Under every policy a run can go on: the newest state stays, or what it is computed again from, and so do the
-    updates whose carry is in use, the initial state and frozen parameters. A state goes whose round's updates stay
-    only if it can be computed again from them.
+    A run can go on under every policy. The newest state stays, or what it is computed again from. So do the
+    updates whose carry is in use, the initial state and frozen parameters. If a round's updates stay, its state
+    may go only if it can be computed again from them.
     """
 
     maps_again = False
@@ -34,15 +34,15 @@ class Keep(ABC):
 
     @abstractmethod
     def state(self, round: int, newest: int) -> bool:
-        """Whether the state of a round stays once `newest` is the last round."""
+        """Tell whether the state of a round stays once `newest` is the last round."""
 
     def updates(self, round: int, newest: int) -> bool:
-        """Whether the updates of a round stay once `newest` is the last round: by default, if its state does."""
+        """Tell whether the updates of a round stay once `newest` is the last. The default: if its state does."""
         return self.state(round, newest)
 
     @staticmethod
     def of(text: str) -> Keep:
-        """The policy of a text such as ``last:5``; raises `UsageError` for any other text."""
+        """Return the policy of a text such as ``last:5``. Raises `UsageError` for any other text."""
         name, *numbers = text.strip().split(":")
         if (kind := POLICIES.get(name)) is None:
             close = near(name, POLICIES)
@@ -55,14 +55,17 @@ class Keep(ABC):
 
     @classmethod
     def spelling(cls) -> str:
-        """How the policy is written, such as ``last:n``."""
+        """Return how the policy is written, such as ``last:n``."""
         return ":".join([cls.__name__.lower(), *(field.name for field in fields(cls))])
 
     def __str__(self) -> str:
         return ":".join([type(self).__name__.lower(), *map(str, astuple(self))])
 
     def counts(self, rounds: int) -> tuple[int, int]:
-        """How many states, the initial and the newest too, and how many rounds' updates stay of so many rounds."""
+        """Return the numbers of states and of rounds' updates that stay of so many rounds.
+
+        The initial and the newest state count, too.
+        """
         numbers = range(1, rounds + 1)
         states = 1 + sum(round == rounds or self.state(round, rounds) for round in numbers)
         return states, sum(self.updates(round, rounds) for round in numbers)
@@ -75,14 +78,14 @@ class Keep(ABC):
         stored: Asked = always,
         single: Iterable[tuple[int, int]] = (),
     ) -> Pruned:
-        """Everything that is pruned under this policy once the run goes on from round `newest`.
+        """Return everything that is pruned under this policy once the run goes on from round `newest`.
 
         Args:
             newest: The commit of the last round.
-            former: What was pruned before or never stored, which is part of the result.
-            base: The round of a stored state from which the states needed to go on are computed again; `newest` by
-                default.
-            stored: Whether the state of a round was stored.
+            former: What was pruned before or never stored. The result includes it.
+            base: The round of a stored state from which the states that are needed to go on are computed again.
+                The default is `newest`.
+            stored: Tells whether the state of a round was stored.
             single: Updates, as (round, partition), that stay to map rounds again from a stored state.
         """
         last = newest.round
@@ -137,7 +140,7 @@ class Every(Keep):
 
 
 class Updates(Every):
-    """The updates of all rounds stay, and each k-th state, from which the others can be computed again."""
+    """The updates of all rounds stay, and each k-th state. The other states can be computed again."""
 
     def updates(self, round: int, newest: int) -> bool:
         return True
@@ -169,12 +172,12 @@ POLICIES: Mapping[str, type[Keep]] = {
 
 
 def policies_spelled() -> str:
-    """How the policies are written, as one text."""
+    """Return how the policies are written, as one text."""
     return ", ".join(kind.spelling() for kind in POLICIES.values())
 
 
 def _computable(newest: int, former: Pruned, stored: Asked) -> set[int]:
-    """The rounds whose states can be computed again from earlier states and updates."""
+    """Return the rounds whose states can be computed again from earlier states and updates."""
     again, known = set(), True
     for round in range(1, newest + 1):
         if known and former.has_update(round):

@@ -53,7 +53,7 @@ def prune(store: RoundStore, keep: Keep, newest: Commit, held: frozenset[int] = 
 def prune_run(store: RoundStore, keep: Keep, dry: bool = False, held: frozenset[int] = frozenset()) -> LetGo:
     """Prune a run that nobody writes; returns what was deleted, or with `dry` what would be.
 
-    Raises `RunBusy` while the run is written, and `StoreDamaged` where its newest round is not whole.
+    Raises `RunBusy` while the run is written, and `StoreDamaged` if its newest round is not whole.
     """
     if dry:
         return _goes(store, keep, store.log.read(store.log.last()), held)
@@ -80,7 +80,7 @@ def _prunes(store: RoundStore, keep: Keep, newest: Commit, former: Pruned, held:
 
 
 def _single(store: RoundStore, keep: Keep, newest: Commit, former: Pruned) -> Iterator[tuple[int, int]]:
-    """The updates, as (round, partition), without which rounds could not be mapped again from a kept state."""
+    """Yield the updates, as (round, partition), that are needed to map rounds again from a kept state."""
     if not keep.maps_again:
         return
     for round in sorted({round for round, _ in former.carried}):
@@ -93,7 +93,7 @@ def _single(store: RoundStore, keep: Keep, newest: Commit, former: Pruned) -> It
 
 @functools.lru_cache(maxsize=4096)
 def _read(store: RoundStore, round: int) -> Commit:
-    """The record of a round, which never changes."""
+    """Return the record of a round, which never changes."""
     return store.log.read(round)
 
 
@@ -104,7 +104,7 @@ def _goes(store: RoundStore, keep: Keep, newest: Commit, held: frozenset[int]) -
 
 
 def _going(store: RoundStore, pruned: Pruned) -> Iterator[tuple[int, int]]:
-    """The round of each file that is pruned, as a whole or in part, and the number of bytes that this frees."""
+    """Yield the round of each file that is pruned, whole or in part, and the number of bytes that this frees."""
     for key, size in store.place.sizes().items():
         if found := array_of(store.tensors.arrays, key):
             spec, numbers = found
@@ -135,7 +135,7 @@ def _delete(store: RoundStore, spec: ArraySpec, pruned: Pruned) -> None:
 
 
 def remove_run(place: Place) -> None:
-    """Delete the run at a place; raises `RunBusy` while it is written.
+    """Delete the run at a place. Raises `RunBusy` while it is written.
 
     It is claimed for that, so nobody begins to write it meanwhile. The root's ``zarr.json`` is deleted first, so
     that the rest of an interrupted removal does not count as a run; `REMOVING` stays to the end, and tells of it.
@@ -151,5 +151,5 @@ def remove_run(place: Place) -> None:
 
 
 def is_half_removed(place: Place) -> bool:
-    """Whether a place has what an interrupted removal has left of a run."""
+    """Tell whether a place has what an interrupted removal has left of a run."""
     return place.has(REMOVING) and not place.has(NAME)

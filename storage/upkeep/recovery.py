@@ -21,7 +21,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
 
     Quarantined are the records of later rounds and damaged ones. What a killed writer or a power loss left
     half-written is deleted, and documents and numbers are written again from the schema and the records. Only the
-    holder of the lease may call this. Raises `StoreDamaged` where no round is whole.
+    holder of the lease may call this. Raises `StoreDamaged` if no round is whole.
     """
     store.place.sweep()
     cut = cut_short(store)
@@ -43,7 +43,7 @@ def recover(store: RoundStore) -> tuple[int, list[int]]:
 
 
 def cut_short(store: RoundStore) -> dict[str, int]:
-    """The keys of chunks and records that a power loss left too short or empty, with the round of each."""
+    """Return the keys of chunks and records that a power loss left too short or empty, with the round of each."""
     # Where it is unknown what was pruned, everything that it listed counts as lost.
     known, cut = unless_damaged(read_pruned, store.log) or Pruned(), dict[str, int]()
     for key, size in store.place.sizes().items():
@@ -57,10 +57,10 @@ def cut_short(store: RoundStore) -> dict[str, int]:
 
 
 def newest_sound(store: RoundStore, cut: Iterable[int] = ()) -> int:
-    """The newest round from which a run can go on.
+    """Return the newest round from which a run can go on.
 
     It comes before all rounds in `cut`, which have contents that were cut short and are trained again, to the same
-    bits. Raises `StoreDamaged` where there is no such round.
+    bits. Raises `StoreDamaged` if there is no such round.
     """
     end = min(cut, default=math.inf)
     for round in reversed([round for round in store.log.rounds() if round < end]):

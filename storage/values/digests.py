@@ -2,7 +2,7 @@
 
 The digest of a tensor covers its name, logical dtype, shape and its elements as little-endian bytes in C order. It
 is computed from memory, before anything is written. All digests are texts of 64 hexadecimal digits. One thread
-computes them, since the other cores train meanwhile, and it lets the other threads of its process run.
+computes them, because the other cores train meanwhile. It lets the other threads of its process run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Form = TypeVar("Form", bound="DataclassInstance")
 
 
 def tensor_digest(name: str, tensor: torch.Tensor) -> str:
-    """The digest of a tensor of any shape under its name."""
+    """Return the digest of a tensor of any shape under its name."""
     digest = TensorDigest(name, dtype_name(tensor.dtype), tensor.shape)
     digest.update(to_numpy(tensor))
     return digest.hexdigest()
@@ -53,17 +53,17 @@ class TensorDigest:
             yield array
 
     def hexdigest(self) -> str:
-        """The digest of the elements that were added."""
+        """Return the digest of the elements that were added."""
         return self._total.hexdigest()
 
 
 def tensor_digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """The digest of each tensor by name, sorted by name. Tensors may have any shapes."""
+    """Return the digest of each tensor by name, sorted by name. Tensors may have any shapes."""
     return {name: tensor_digest(name, tensors[name]) for name in sorted(tensors)}
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """The names whose values, such as digests, differ between two mappings or that only one of them has.
+    """Return the names whose values, such as digests, differ between two mappings, or that only one has.
 
     Names of the first mapping come first.
     """
@@ -71,12 +71,12 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]
 
 
 def state_digest(digests: Mapping[str, str], round: int) -> str:
-    """The digest of a state, from the digests of its tensors (see `tensor_digests`) and its round number."""
+    """Return the digest of a state, from those of its tensors (see `tensor_digests`) and its round number."""
     return json_digest([round, sorted(digests.items())])
 
 
 def vectors_digest(groups: Mapping[str, Vectors]) -> str:
-    """The digest of tensors of any shapes by group and name, such as the vectors of an update, (element,)."""
+    """Return the digest of tensors of any shapes by group and name, such as an update's vectors (element,)."""
     digests = {
         group: {name: tensor_digest(f"{group}/{name}", vector) for name, vector in vectors.items()}
         for group, vectors in groups.items()
@@ -85,12 +85,12 @@ def vectors_digest(groups: Mapping[str, Vectors]) -> str:
 
 
 def grouped_digest(digests: Mapping[str, Mapping[str, str]]) -> str:
-    """The digest that stands for several tensors, from the digest of each by group and name."""
+    """Return the digest that stands for several tensors, from the digest of each by group and name."""
     return json_digest([named[name] for _, named in sorted(digests.items()) for name in sorted(named)])
 
 
 def update_groups(update: Update) -> dict[str, Vectors]:
-    """The vectors of an update, (element,) each, by the path of their group in the store and dtype."""
+    """Return the vectors of an update, (element,) each, by the path of their group in the store and dtype."""
     return {
         "updates": update.direction,
         "updates/buffers": update.buffers,
@@ -101,17 +101,17 @@ def update_groups(update: Update) -> dict[str, Vectors]:
 
 
 def update_vectors(update: Update) -> dict[str, torch.Tensor]:
-    """The vectors of an update, (element,) each, by their path in the store."""
+    """Return the vectors of an update, (element,) each, by their path in the store."""
     return by_path(update_groups(update))
 
 
 def update_digest(update: Update) -> str:
-    """The digest of all vectors of an update. Its weight and metrics are not covered."""
+    """Return the digest of all vectors of an update. Its weight and metrics are not covered."""
     return vectors_digest(update_groups(update))
 
 
 def update_tensors(update: Update, layout: Layout, observed: Specs = ()) -> dict[str, torch.Tensor]:
-    """The tensors of an update, each of its own shape, by group and name, such as ``updates/fc1.weight``.
+    """Return the tensors of an update, each of its own shape, by group and name, such as ``updates/fc1.weight``.
 
     `observed` has the specs of what the map observed.
     """
@@ -121,23 +121,23 @@ def update_tensors(update: Update, layout: Layout, observed: Specs = ()) -> dict
 
 
 def match_tensors(match: Match) -> dict[str, torch.Tensor]:
-    """The tensors of a match by their path in the store: (unit,) each, or (unit, unit) for a mixture."""
+    """Return the tensors of a match by their path in the store: (unit,) each, or (unit, unit) for a mixture."""
     return by_path({"permutations": match.permutation, "similarities": match.similarity})
 
 
 def match_digest(match: Match) -> str:
-    """The digest of all permutations and similarities of a match."""
+    """Return the digest of all permutations and similarities of a match."""
     return vectors_digest({"": match_tensors(match)})
 
 
 def sealed(document: DataclassInstance) -> bytes:
-    """The members of a document as a JSON object, with their digest as its last member."""
+    """Return the members of a document as a JSON object, with their digest as its last member."""
     members = asdict(document)
     return json.dumps(members | {"digest": json_digest(members)}).encode()
 
 
 def unsealed(form: type[Form], content: bytes | memoryview) -> Form:
-    """The document of which `sealed` gave the content; raises `ValueError` for any other content."""
+    """Return the document behind the content of `sealed`. Raises `ValueError` for any other content."""
     document = parse(form, bytes(content))
     if bytes(content) != sealed(document):
         raise ValueError("it is not what was written")
@@ -145,7 +145,7 @@ def unsealed(form: type[Form], content: bytes | memoryview) -> Form:
 
 
 def read_sealed(form: type[Form], place: Place, key: str) -> Form | None:
-    """The sealed document at a key; None where there is none or it is damaged."""
+    """Return the sealed document at a key; None if there is none or it is damaged."""
     try:
         content = place.read(key, most=LARGEST_SEALED)
         return None if content is None else unsealed(form, content)
@@ -156,8 +156,8 @@ def read_sealed(form: type[Form], place: Place, key: str) -> Form | None:
 
 
 LARGEST_SEALED = 1 << 20
-"""The most bytes of a sealed document, in which the text of a failure may be long."""
+"""The most bytes of a sealed document. The text of a failure in it may be long."""
 
 
 NOTHING_KEPT = update_digest(Update({}))
-"""The digest that a record has for an update of the wrong shape, whose vectors are not stored."""
+"""The digest in the record of an update with the wrong shape. Its vectors are not stored."""

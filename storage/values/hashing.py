@@ -13,12 +13,12 @@ ALGORITHM = "blake3"
 
 
 def bytes_digest(content: bytes | memoryview) -> str:
-    """The digest of the bytes of a file."""
+    """Return the digest of the bytes of a file."""
     return blake3(content).hexdigest()
 
 
 def pieces_digest(pieces: Iterable[bytes]) -> str:
-    """The digest of bytes that are given in pieces."""
+    """Return the digest of bytes that are given in pieces."""
     digest = blake3()
     for piece in pieces:
         digest.update(piece)
@@ -26,10 +26,10 @@ def pieces_digest(pieces: Iterable[bytes]) -> str:
 
 
 def text_digest(text: str) -> str:
-    """The digest of source code or another text."""
+    """Return the digest of source code or another text."""
     return bytes_digest(text.encode())
 
 
 def json_digest(value: Any) -> str:
-    """The digest of a JSON value, independent of the order of its keys."""
+    """Return the digest of a JSON value, independent of the order of its keys."""
     return text_digest(json.dumps(value, sort_keys=True))

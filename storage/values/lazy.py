@@ -1,4 +1,4 @@
-"""Named tensors that are read or computed when they are asked for, whole or a block of elements at a time."""
+"""Named tensors that are read or computed on demand, whole or a block of elements at a time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, eq=False)
 class LazyTensors(Tensors):
-    """Tensors by name that `read` reads or computes each time they are asked for. Nothing is cached.
+    """Tensors by name that `read` reads or computes on each access. Nothing is cached.
 
-    `specs` has the specs of all tensors where they are known without reading them. `stream` gives the blocks of a
-    tensor, as `blocks_of` does, where less than the whole tensor need be in memory for them. `places` says where
-    tensors lie that may be one under several names.
+    `specs` has the specs of all tensors if they are known without reading. `stream` gives the blocks of a tensor,
+    as `blocks_of` does, if less than the whole tensor need be in memory for them. `places` says where tensors lie
+    that may be one under several names.
     """
 
     names: tuple[str, ...]
@@ -47,28 +47,28 @@ class LazyTensors(Tensors):
 
 
 def known_specs(tensors: Tensors) -> Specs:
-    """The specs of named tensors, which are read one by one where these are not known."""
+    """Return the specs of named tensors. If they are not known, the tensors are read one by one."""
     known = tensors.specs if isinstance(tensors, LazyTensors) else ()
     return known or specs_of(tensors.items())
 
 
 def known_places(tensors: Tensors) -> Mapping[str, Hashable]:
-    """Where named tensors lie: those of two names with one place are one tensor. Others need not have a place."""
+    """Return where named tensors lie. Two names with one place are one tensor. Others need not have a place."""
     if isinstance(tensors, LazyTensors):
         return tensors.places
     return {name: memory_of(each) for name, each in tensors.items() if is_dense(each) and each.numel()}
 
 
 def memory_of(tensor: torch.Tensor) -> Hashable:
-    """Where a dense tensor lies, and how its elements are read there: two that have the same are one tensor."""
+    """Return where a dense tensor lies, and how its elements are read. Two equal answers are one tensor."""
     read = tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
     return tensor.device, tensor.data_ptr(), read
 
 
 def blocks_of(tensors: Tensors, name: str) -> Iterator[torch.Tensor]:
-    """The elements of a tensor in order, in blocks (elements,) of `BLOCK` but for the last one.
+    """Yield the elements of a tensor in order, in blocks (element,) of `BLOCK`; the last may be shorter.
 
-    A block is to be used before the next one is asked for, which may take its memory.
+    Use a block before you ask for the next one, which may take its memory.
     """
     if isinstance(tensors, LazyTensors) and tensors.stream:
         return tensors.stream(name)
@@ -76,7 +76,7 @@ def blocks_of(tensors: Tensors, name: str) -> Iterator[torch.Tensor]:
 
 
 def picked(sources: Mapping[str, tuple[Tensors, str]]) -> LazyTensors:
-    """Tensors under new names; `sources` says whose each is, and its name there."""
+    """Return tensors under new names. `sources` has the tensors and the old name behind each new name."""
     origins = {id(tensors): tensors for tensors, _ in sources.values()}
     known = {key: {spec.name: spec for spec in known_specs(tensors)} for key, tensors in origins.items()}
     places = {key: known_places(tensors) for key, tensors in origins.items()}
@@ -95,7 +95,7 @@ def picked(sources: Mapping[str, tuple[Tensors, str]]) -> LazyTensors:
 
 
 def changed(tensors: Tensors, specs: Specs, change: Callable[[str, torch.Tensor], torch.Tensor]) -> LazyTensors:
-    """Tensors after a function of the elements, which gets a tensor's name and the tensor (*shape), or a block."""
+    """Return tensors after a function of the elements, given a name and the tensor ``(*shape)``, or a block."""
     return LazyTensors(
         tuple(tensors),
         lambda name: change(name, tensors[name]),
@@ -105,7 +105,7 @@ def changed(tensors: Tensors, specs: Specs, change: Callable[[str, torch.Tensor]
 
 
 def computed(specs: Specs, stream: Callable[[str], Iterator[torch.Tensor]]) -> LazyTensors:
-    """Tensors whose blocks are computed one after the other, also where a whole tensor is asked for."""
+    """Return tensors whose blocks are computed one after the other, also for a whole tensor."""
     by_name = {spec.name: spec for spec in specs}
 
     def read(name: str) -> torch.Tensor:

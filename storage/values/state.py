@@ -14,7 +14,7 @@ from roundweave.storage.values.tensors import Record, Specs, TensorSpec, Vectors
 
 
 def _members(row: Any) -> Any:
-    """A JSON row ``[name, dtype, shape]`` as the members of a `TensorSpec`; anything else unchanged."""
+    """Return a JSON row ``[name, dtype, shape]`` as the members of a `TensorSpec`; anything else unchanged."""
     match row:
         case [name, dtype, [*shape]]:
             return {"name": name, "dtype": dtype, "shape": tuple(shape)}
@@ -22,7 +22,7 @@ def _members(row: Any) -> Any:
 
 
 def json_rows(specs: Specs) -> list[list[Any]]:
-    """The specs as JSON rows ``[name, dtype, shape]``, which `Rows` reads."""
+    """Return the specs as JSON rows ``[name, dtype, shape]``, which `Rows` reads."""
     return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
 
 
@@ -39,12 +39,16 @@ Rows = Annotated[tuple[Annotated[TensorSpec, BeforeValidator(_members)], ...], F
 
 @dataclass(frozen=True)
 class Layout:
-    """The names, dtypes and shapes of a network's tensors, in the order in which vectors concatenate them.
+    """The names, dtypes and shapes of a network's tensors, in the order of their elements in vectors.
 
-    `params` are trained and `frozen` parameters are not. `buffers` are the persistent ones, and those frozen
-    parameters that the network itself changes, such as a moving average of others. `aliases` are pairs
-    that map a further name of a tied tensor to the name under which it is stored. In a vector (element,) of one
-    dtype lie the flattened tensors of that dtype, one after the other.
+    A vector (element,) of one dtype has the flattened tensors of that dtype, one after the other.
+
+    Args:
+        params: The trained parameters.
+        buffers: The persistent buffers, and frozen parameters that the network itself changes, such as a moving
+            average.
+        frozen: The parameters that are not trained.
+        aliases: Pairs of a further name of a tied tensor and the name under which the tensor is stored.
 
     Example:
         >>> Layout(params=(TensorSpec("weight", "float32", (3, 2)),)).params[0].size
@@ -57,13 +61,13 @@ class Layout:
     aliases: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object from which `Schema.from_json` rebuilds the layout."""
+        """Return a JSON object from which `Schema.from_json` rebuilds the layout."""
         kinds = {"params": self.params, "buffers": self.buffers, "frozen": self.frozen}
         return {**{kind: json_rows(specs) for kind, specs in kinds.items()}, "aliases": dict(self.aliases)}
 
 
 def layout_of(network: nn.Module, moving: Collection[str] = ()) -> Layout:
-    """The place of each of a network's tensors in its vectors; non-persistent buffers are not stored.
+    """Return the place of each of a network's tensors in its vectors. Non-persistent buffers are not stored.
 
     `moving` are the names of frozen parameters that the network itself changes.
     """
@@ -86,8 +90,8 @@ class State(Record):
     """The network between two rounds, as flat vectors (element,), one for each dtype.
 
     Args:
-        params: The trainable parameters; a `Layout` says which tensors lie where.
-        buffers: What is no parameter but changes, such as the statistics of BatchNorm.
+        params: The trainable parameters. A `Layout` has the places of the tensors.
+        buffers: Tensors that change but are no parameters, such as the statistics of BatchNorm.
         frozen: The parameters that are not trained.
         memory: The slots of the outer optimizer, each with vectors like `params`.
         round: The number of the round that ended with this state.
@@ -103,7 +107,7 @@ class State(Record):
     round: int = 0
 
     def named(self, layout: Layout) -> dict[str, torch.Tensor]:
-        """Every tensor of the state, each of its own shape, by its path in the store, as ``params/fc1.weight``.
+        """Return every tensor of the state, in its own shape, by its path such as ``params/fc1.weight``.
 
         The tensors share the memory of the vectors.
         """
@@ -118,12 +122,12 @@ class State(Record):
 
 @dataclass(frozen=True)
 class Match(Record):
-    """How a reduce matched the units of one partition, by unit group (a set of interchangeable hidden units).
+    """The match of one partition's units by a reduce, by unit group (a set of interchangeable hidden units).
 
-    `permutation`, (unit,), is int64: element i is the unit of the partition that was brought to place i. A
-    mixture instead is float32, (unit, unit), with rows that sum to 1. `similarity`, (unit,), is the cosine between
-    the weights of matched units. Units inside of other units, such as those of an attention head, have an axis
-    more: (head, unit).
+    `permutation`, (unit,), is int64: element i is the unit of the partition that was moved to place i. A mixture
+    instead is float32, (unit, unit), with rows that sum to 1. `similarity`, (unit,), is the cosine between the
+    weights of matched units. Units inside of other units, such as those of an attention head, have one more axis:
+    (head, unit).
     """
 
     permutation: Mapping[str, torch.Tensor]
@@ -131,25 +135,26 @@ class Match(Record):
 
 
 OBSERVED = "updates/observed"
-"""The path of the group in which lies what maps observed on their examples for the reduce."""
+"""The path of the group with the tensors that maps observed for the reduce."""
 
 
 @dataclass(frozen=True)
 class Update(Record):
-    """What a map sends back for one partition, and what a reduce returns, as vectors (element,) by dtype.
+    """The result of a map for one partition, and the result of a reduce: vectors (element,) by dtype.
 
     Args:
-        direction: What is to be subtracted from the parameters: a gradient, or a pseudo-gradient, which is the
+        direction: The vector to subtract from the parameters: a gradient, or a pseudo-gradient, which is the
             parameters before local training minus those after.
         buffers: The network's buffers after local training.
         extras: Auxiliary vectors by name, reduced like the direction.
         weight: An integer, usually the number of examples.
-        metrics: Numbers by name, each of which is stored for the round and the partition.
+        metrics: Numbers by name. Each is stored for the round and the partition.
         carry: The client state that the partition gets back in its next round.
-        observed: What the map observed on its examples for the reduce alone, of the specs that the map declares.
-        matches: A match for each update that was given to a reduce that matches units.
-        count: How many accepted updates a reduced one was made of.
-        packed: The direction in few bytes, to be sent in its place; None if it is sent as it is. It is not stored.
+        observed: Tensors for the reduce alone, in the specs that the map declares.
+        matches: One match for each update that was given to a reduce that matches units.
+        count: The number of accepted updates behind a reduced update.
+        packed: The compressed direction that is sent in place of the direction; None sends the direction. It is
+            not stored.
 
     Example:
         >>> update = rw.Update({"float32": torch.ones(7)}, weight=32, metrics={"train_loss": 0.7})
@@ -167,11 +172,11 @@ class Update(Record):
     packed: Any = field(default=None, repr=False, compare=False)
 
     def to_send(self) -> Update:
-        """The update without its direction, if that is packed."""
+        """Return the update without its direction if that is packed."""
         return self if self.packed is None else replace(self, direction={})
 
     def received(self) -> Update:
-        """The update with its direction alone, which is unpacked if only the packed one was sent."""
+        """Return the update with its direction alone, unpacked if only the packed one was sent."""
         if self.packed is None:
             return self
         return replace(self, direction=self.direction or self.packed.unpack(), packed=None)

@@ -1,7 +1,7 @@
-"""Named tensors, and the flat vectors in which they are sent, summed and stored: one for each dtype.
+"""Named tensors, and the flat vectors that are sent, summed and stored: one vector for each dtype.
 
-Records pickle their tensors as numpy arrays, which Dask sends without a copy. numpy has no bfloat16, so its raw
-bits are sent as uint16.
+Records pickle their tensors as numpy arrays, which Dask sends without a copy. numpy has no bfloat16: its raw bits
+are sent as uint16.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Vectors = Mapping[str, torch.Tensor]
 """One contiguous vector, (element,), by the name of its logical dtype, such as ``{"float32": ...}``."""
 
 Slots = Mapping[str, Vectors]
-"""Vectors by the name of a slot: what a partition carries, what it sends as extras, or what an apply remembers."""
+"""Vectors by the name of a slot: the carry of a partition, the extras of an update, or the memory of an apply."""
 
 
 FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
 
 RAW = {"bfloat16": "uint16", "complex32": "uint32", **dict.fromkeys(FLOAT8, "uint8")}
-"""Logical dtypes that numpy lacks, and the numpy dtype that holds their raw bits."""
+"""Logical dtypes that numpy lacks, and the numpy dtype of their raw bits."""
 
 
 UNSUMMED = (torch.uint16, torch.uint32, torch.uint64)
@@ -38,12 +38,12 @@ UNSUMMED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype: ``torch.float32`` gives ``"float32"``."""
+    """Return the name of a dtype: ``torch.float32`` gives ``"float32"``."""
     return str(dtype).removeprefix("torch.")
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stores a plain value for each element: it is not sparse, meta, nested, or of some bits."""
+    """Tell whether a tensor stores a plain value per element: neither sparse, meta, nested nor quantised bits."""
     name = dtype_name(tensor.dtype)
     plain = tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
     return plain and hasattr(np, RAW.get(name, name))
@@ -53,7 +53,7 @@ _memcmp = ctypes.CDLL(None).memcmp
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same dtype, shape and bits. A NaN equals one with the same bits."""
+    """Tell whether two tensors have the same dtype, shape and bits. A NaN equals a NaN with the same bits."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     first, second = (tensor.detach().reshape(-1).contiguous() for tensor in (one, other))
@@ -68,11 +68,10 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 def differences(
     some: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]
 ) -> Iterator[tuple[str, float | None]]:
-    """The tensors by name, (*shape) each, that have other bits in one mapping, and how far they are apart.
+    """Return the tensors by name, ``(*shape)`` each, that differ in bits, and the largest absolute difference.
 
-    That is the largest absolute difference of two numbers at one place: 0 if only the bits differ, inf if only one
-    of the two is finite, None if there is nothing to subtract, as a tensor is lacking, or has another type or
-    shape. Names of the first mapping come first.
+    The difference is 0 if only the bits differ, and inf if one of two numbers is not finite. It is None if nothing
+    can be subtracted: a tensor is missing, or has another type or shape. Names of the first mapping come first.
     """
     for name in {**some, **others}:
         one, other = some.get(name), others.get(name)
@@ -88,26 +87,26 @@ def differences(
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A contiguous CPU tensor as an array of the same shape, without a copy; bfloat16 as raw bits in uint16."""
+    """Return a contiguous CPU tensor as an array, without a copy; bfloat16 as raw bits in uint16."""
     raw = RAW.get(dtype_name(tensor.dtype))
     tensor = tensor.detach().contiguous()
     return (tensor.view(getattr(torch, raw)) if raw else tensor).numpy()
 
 
 def shown_array(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor as an array of the same shape; bfloat16, which numpy lacks, as float32."""
+    """Return a tensor as an array of the same shape. bfloat16, which numpy lacks, becomes float32."""
     return (tensor.to(torch.float32) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def little_bytes(array: np.ndarray) -> np.ndarray:
-    """The elements of an array in C order as little-endian bytes, (byte,), without a copy where possible."""
+    """Return the elements of an array in C order as little-endian bytes, (byte,), without a copy if possible."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
 
 
 def from_numpy(array: np.ndarray, dtype: str) -> torch.Tensor:
-    """The inverse of `to_numpy`: a tensor of the logical dtype and the array's shape.
+    """Invert `to_numpy`: return a tensor of the logical dtype with the array's shape.
 
-    It shares the array's memory, unless the array is read-only or not contiguous.
+    The tensor shares the array's memory, unless the array is read-only or not contiguous.
     """
     if not (array.flags.writeable and array.flags.c_contiguous):
         array = np.array(array, order="C")
@@ -116,15 +115,18 @@ def from_numpy(array: np.ndarray, dtype: str) -> torch.Tensor:
 
 
 def let_go(tensor: torch.Tensor, value: float = 0.0) -> None:
-    """Free the memory of a tensor, which keeps its shape and is a `value` everywhere; 0 if it is no float."""
+    """Free the memory of a tensor.
+
+    The tensor keeps its shape, and is `value` everywhere, or 0 if it is no float.
+    """
     tensor.data = tensor.new_full((), value if tensor.is_floating_point() else 0).expand(tensor.shape)
 
 
 def load_named(network: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Load tensors by name into a network, each of the network's own shape.
+    """Load tensors by name into a network, each in the network's own shape.
 
-    Some modules refuse a state dict without version numbers, which runs and checkpoint files do not store, so
-    those of this network are added. Raises torch's `RuntimeError` where names or shapes differ.
+    Some modules refuse a state dict without version numbers. Runs and checkpoint files do not store versions, so
+    the versions of this network are added. Raises torch's `RuntimeError` if names or shapes differ.
     """
     versioned = OrderedDict(tensors)
     vars(versioned).update(vars(network.state_dict()))
@@ -133,14 +135,17 @@ def load_named(network: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) ->
 
 @dataclass(frozen=True)
 class _Packed:
-    """A tensor as it is pickled."""
+    """The pickled form of a tensor."""
 
     array: np.ndarray
     dtype: str
 
 
 ALIGNMENT = 16
-"""Tensors begin at multiples of so many bytes. At other addresses, as Dask gives, products have other bits."""
+"""Tensors begin at multiples of this many bytes.
+
+At other addresses, such as those of Dask, products have other bits.
+"""
 
 
 def _pack(value: Any) -> Any:
@@ -167,7 +172,7 @@ class Record:
 
 
 def tensor_bytes(value: Any) -> int:
-    """The bytes of a tensor, or of all tensors in a record or in nested mappings.
+    """Return the bytes of a tensor, or of all tensors in a record or in nested mappings.
 
     >>> tensor_bytes({"loss_scale": {"float32": torch.zeros(2)}})
     8
@@ -200,7 +205,7 @@ Specs = Sequence[TensorSpec]
 
 
 def vector_sizes(specs: Specs) -> dict[str, int]:
-    """The number of elements of each dtype's vector."""
+    """Return the number of elements of each dtype's vector."""
     totals: dict[str, int] = {}
     for spec in specs:
         totals[spec.dtype] = totals.get(spec.dtype, 0) + spec.size
@@ -208,12 +213,12 @@ def vector_sizes(specs: Specs) -> dict[str, int]:
 
 
 def specs_bytes(specs: Specs) -> int:
-    """The bytes of all elements of some tensors."""
+    """Return the bytes of all elements of some tensors."""
     return sum(size * getattr(torch, dtype).itemsize for dtype, size in vector_sizes(specs).items())
 
 
 def check_sizes(specs: Specs, vectors: Vectors) -> None:
-    """Raise `ShapeMismatch` where a vector (element,) is missing, unexpected or of another size."""
+    """Raise `ShapeMismatch` if a vector (element,) is missing, unexpected or of another size."""
     expected = vector_sizes(specs)
     given = {name: vector.numel() for name, vector in vectors.items()}
     if given != expected:
@@ -221,7 +226,7 @@ def check_sizes(specs: Specs, vectors: Vectors) -> None:
 
 
 def empty_vectors(specs: Specs) -> dict[str, torch.Tensor]:
-    """Vectors (element,) for these specs, with uninitialized elements."""
+    """Return vectors (element,) for these specs, with uninitialised elements."""
     return {
         dtype: torch.empty(size, dtype=getattr(torch, dtype))
         for dtype, size in sorted(vector_sizes(specs).items())
@@ -229,19 +234,19 @@ def empty_vectors(specs: Specs) -> dict[str, torch.Tensor]:
 
 
 def by_path(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Tensors of any shapes by their path in the store, from those of each group by name."""
+    """Return tensors of any shapes by their path in the store, given those of each group by name."""
     return {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
 
 
 def views(specs: Specs, vectors: Vectors) -> dict[str, torch.Tensor]:
-    """Split vectors into named tensors that share their memory.
+    """Split vectors into named tensors that share the memory of the vectors.
 
     Args:
-        specs: The tensors in the order in which the vectors have them, such as `Layout.params`.
-        vectors: One vector, (element,), for each dtype.
+        specs: The tensors in the order of the vectors, such as `Layout.params`.
+        vectors: One vector (element,) for each dtype.
 
     Returns:
-        The tensors by name, each of its own shape. Writing to one changes the vector.
+        The tensors by name, in their own shapes. Writing to a tensor changes the vector.
 
     Raises:
         ShapeMismatch: A vector is missing, unexpected, or has another number of elements.
@@ -265,11 +270,11 @@ def pack(specs: Specs, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.T
     """Copy named tensors into flat vectors, the inverse of `views`.
 
     Args:
-        specs: The tensors in the order in which the vectors are to have them, such as `Layout.params`.
-        tensors: The tensors by name, each of its own shape.
+        specs: The tensors in the order of the vectors, such as `Layout.params`.
+        tensors: The tensors by name, in their own shapes.
 
     Returns:
-        One vector, (element,), for each dtype.
+        One vector (element,) for each dtype.
 
     Raises:
         KeyError: A tensor of the specs is missing.
@@ -287,5 +292,5 @@ def pack(specs: Specs, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.T
 
 
 def specs_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> tuple[TensorSpec, ...]:
-    """The specs of named tensors of any shapes, in the given order."""
+    """Return the specs of named tensors of any shapes, in the given order."""
     return tuple(TensorSpec(name, dtype_name(t.dtype), tuple(t.shape)) for name, t in tensors)

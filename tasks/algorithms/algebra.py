@@ -47,45 +47,48 @@ OWN = "own"
 
 
 def own_slots(carry: Iterable[str]) -> list[str]:
-    """The slots of a carry that hold a partition's own network: ``own``, or ``own.LAYER`` for a layer of it."""
+    """Return the slots of a carry that hold a partition's own network: ``own``, or ``own.LAYER`` for one layer."""
     return [slot for slot in carry if slot.partition(".")[0] == OWN]
 
 
 class Mixing(Protocol):
-    """Says how partitions' own networks are averaged before a round. A round is mixed after the one before it."""
+    """Averages the partitions' own networks before a round. A round is mixed after the one before it."""
 
     def weights(self, partition: int, partitions: int, exchange: int) -> Mapping[int, float]:
-        """What networks count in a partition's new one, by partition, in the order in which they are added.
+        """Return the weights of networks in each partition's new network, by partition, in the order of addition.
 
-        Exchanges are numbered by the round that they follow.
+        Exchanges have the number of the round before them.
         """
 
 
 Node = Any
-"""A partial result of a reduce over some partitions; a lone `Update` is one."""
+"""A partial result of a reduce over some partitions. A lone `Update` is a node, too."""
 
 
 class Part(Protocol):
-    """What map, reduce and apply have in common. A part of the user's own inherits one of the three."""
+    """The common base of map, reduce and apply. A part of your own inherits one of these three."""
 
     either: ClassVar[tuple[str, ...]] = ()
-    """Options of which only one may be given; a given one overrides the default of the other."""
+    """Options that exclude each other. A given one overrides the default of the other."""
 
     @property
     def elementwise(self) -> bool:
-        """Whether each element of its vectors is computed, to the bit, from the same element of those given.
+        """Whether each element of the result is computed, to the bit, from the same element of the inputs.
 
-        Numbers such as weights may matter, too. It is not inherited, see `says`.
+        Numbers such as weights may matter, too. A subclass does not inherit the answer; see `says`.
         """
         return False
 
     def bound(self, objective: Any, partitions: Any) -> Self:
-        """The part, bound to a run's networks and partitions before round 1; by default the part itself."""
+        """Return the part, bound to a run's networks and partitions before round 1.
+
+        The default is the part itself.
+        """
         return self
 
 
 def says(part: Part, what: Literal["elementwise", "stackable", "reads_extras_alone"]) -> bool:
-    """Whether the class of a part itself says this of its formula, whatever the classes say that it inherits.
+    """Tell whether the class of a part itself makes this statement. Inherited statements do not count.
 
     >>> from roundweave import Sgd
     >>> class Clipped(Sgd):
@@ -97,14 +100,14 @@ def says(part: Part, what: Literal["elementwise", "stackable", "reads_extras_alo
 
 
 def check_frozen(part: Part) -> None:
-    """Raise `UsageError` for a part that may change from call to call, so that no round could be replayed."""
+    """Raise `UsageError` for a part that may change from call to call, because no round could be replayed."""
     name, parameters = type(part).__name__, getattr(type(part), "__dataclass_params__", None)
     if (parameters is None and vars(part)) or not getattr(parameters, "frozen", True):
-        raise UsageError(f"{name} may keep something on self from call to call; write @dataclass(frozen=True)")
+        raise UsageError(f"{name} may change from call to call; write @dataclass(frozen=True)")
 
 
 def as_given(part: Any) -> str:
-    """A part, and those within it, with the options that differ from its defaults.
+    """Return a part, and the parts inside it, as text with the options that differ from the defaults.
 
     >>> from roundweave import LocalSteps
     >>> as_given(LocalSteps(local_steps=5, clip_norm=1.0))
@@ -118,6 +121,8 @@ def as_given(part: Any) -> str:
 
 class Map(Part, Protocol):
     """Backprop over one partition: a pure function of its inputs.
+
+    A subclass is a frozen dataclass and defines ``__call__``.
 
     Example:
         >>> from dataclasses import replace
@@ -134,59 +139,65 @@ class Map(Part, Protocol):
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """The slots that its updates bring besides the direction, and that are reduced like it."""
+        """The slots that an update has besides the direction. They are reduced like the direction."""
         return ()
 
     @property
     def observes(self) -> Specs:
-        """The tensors that its updates bring for the reduce alone, of other shapes than the parameters."""
+        """The tensors that an update has for the reduce alone, in other shapes than the parameters."""
         return ()
 
     @property
     def stackable(self) -> bool:
-        """Whether it is plain SGD that partitions can take as one batched network; not inherited, see `says`."""
+        """Whether the map is plain SGD that a batched network can do for partitions; not inherited, see `says`."""
         return False
 
     @property
     def reads_extras_alone(self) -> bool:
-        """Whether it reads no slots of the state's memory but those of its extras; not inherited, see `says`."""
+        """Whether the map reads only the slots of its extras in the state's memory; not inherited, see `says`."""
         return False
 
     @property
     def unit_slots(self) -> tuple[str, ...]:
-        """The slots of carry and extras that are vectors in the order of the units, as parameters are."""
+        """The slots of carry and extras that are vectors in the order of the network's units, like parameters."""
         return (*self.carry, *self.extras)
+
+    whole: ClassVar[int] = 1
+    """A pass takes the largest multiple of this number of examples, and leaves out the rest."""
 
     extras_of_all: ClassVar[bool] = True
     """Whether the server keeps the mean of the extras over all partitions, or over those that took part."""
 
     @property
     def fetch_ends_carry(self) -> bool:
-        """Whether a state that is fetched from a parameter server takes the place of what a partition carries."""
+        """Whether a state that is fetched from a parameter server replaces the partition's carry."""
         return False
 
     @property
     def begins_apart(self) -> bool:
-        """Whether partitions begin round 1 from networks of their own, and not from one state."""
+        """Whether partitions begin round 1 with networks of their own, and not with one common state."""
         return False
 
     @property
     def needs_rounds(self) -> str:
-        """The option by which all partitions must begin a round together; empty if they need not."""
+        """The option that requires all partitions to begin a round together; empty if there is none."""
         return ""
 
     pseudo_gradient: ClassVar[bool] = False
-    """Whether the direction is the start minus the arrived parameters, with all that changed these."""
+    """Whether the direction is the start minus the end of the parameters, including every kind of change."""
 
     def __call__(self, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
-        """The partition's update; `seed` is drawn from (run seed, round, partition).
+        """Return the partition's update. `seed` is drawn from (run seed, round, partition).
 
-        Direction, extras and carry have one vector (elements,) per dtype, as the state's parameters do.
+        Direction, extras and carry have one vector (elements,) per dtype, like the state's parameters.
         """
 
 
 class Reduce(Part, Protocol):
-    """Combines the accepted updates, as a fold over the tree of partitions.
+    """Combines the accepted updates into one, as a fold over the tree of partitions.
+
+    A subclass is a frozen dataclass and defines `join` and `finish`. Subclass `Gather` or `Robust` if the reduce
+    needs all updates at once.
 
     Example:
         >>> import roundweave as rw
@@ -195,15 +206,15 @@ class Reduce(Part, Protocol):
     """
 
     gathers: ClassVar[bool] = False
-    """Whether a node is as large as all updates in it, so that nothing is gained by joining on the way."""
+    """Whether a node is as large as all updates in it. Joining early then saves nothing."""
 
     @property
     def needs(self) -> int:
-        """The fewest updates that can be reduced."""
+        """The fewest updates that the reduce accepts."""
         return 1
 
     reorders: ClassVar[bool] = False
-    """Whether it brings the units of networks into another order than their maps left them in."""
+    """Whether the reduce changes the order of the networks' units."""
 
     @property
     def matches(self) -> tuple[TensorSpec, ...]:
@@ -211,14 +222,16 @@ class Reduce(Part, Protocol):
         return ()
 
     def join(self, left: Node, right: Node) -> Node:
-        """Join two neighbours; either may be a lone `Update`."""
+        """Join two neighbours. Either may be a lone `Update`."""
 
     def finish(self, state: State, node: Node) -> Update:
-        """The round's update from the root of the tree."""
+        """Return the round's update, given the root of the tree."""
 
 
 class Apply(Part, Protocol):
-    """The outer optimizer: a pure function from a state and a reduced update to the next state.
+    """The outer (server) optimizer: a pure function from a state and a reduced update to the next state.
+
+    A subclass is a frozen dataclass and defines ``__call__``, and `init` if the optimizer has a memory.
 
     Example:
         >>> import torch
@@ -229,16 +242,16 @@ class Apply(Part, Protocol):
     """
 
     def init(self, params: Vectors) -> Slots:
-        """Its memory before the first round: slots shaped as the parameters, none unless it says so."""
+        """Return the memory before the first round: slots with vectors like `params`. The default is no slot."""
         return {}
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """The extras that it keeps in its memory for the maps of the next round."""
+        """The extras that the apply keeps in its memory for the maps of the next round."""
         return ()
 
     def __call__(self, state: State, update: Update) -> State:
-        """The state of the next round; vectors (elements,) per dtype in, the same out."""
+        """Return the state of the next round. All vectors are (elements,) per dtype."""
 
 
 @dataclass(frozen=True)
@@ -246,13 +259,13 @@ class Algorithm:
     """A training algorithm: a map, a reduce and an apply.
 
     Args:
-        map: What is computed of one partition.
-        reduce: What makes one update of many.
+        map: Computes the update of one partition.
+        reduce: Combines many updates into one.
         apply: The outer optimizer, which makes the next state.
-        when: Whether updates are applied in rounds of all partitions, or as each arrives.
+        when: Applies updates in rounds of all partitions, or each update as it arrives.
 
     Raises:
-        UsageError: A part does not inherit its Protocol, or does not go with another.
+        UsageError: A part does not inherit its base class, or contradicts another part.
 
     Example:
         >>> import roundweave as rw
@@ -287,7 +300,7 @@ class Algorithm:
             )
 
     def bound(self, objective: Any, partitions: Any) -> Algorithm:
-        """The algorithm with each part bound to a run's networks and partitions.
+        """Return the algorithm with each part bound to a run's networks and partitions.
 
         Raises `UsageError` for a reduce that needs more updates than a round has.
         """

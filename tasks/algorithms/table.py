@@ -1,4 +1,4 @@
-"""The algorithms by name: the three parts of each, the options that they have, and what builds one."""
+"""The algorithms by name: the three parts of each, their options, and how to build one."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from roundweave.tasks.own_code.code import Code, find_code, is_reference
 from roundweave.tasks.own_code.tables import Entry, Table, find, make, make_own
 
 MAPS: Table = {
-    "gradient": Entry("one gradient of a partition, or of a batch of it", ".algorithms.maps.gradient:Gradient"),
+    "gradient": Entry("one gradient of a partition or of one batch", ".algorithms.maps.gradient:Gradient"),
     "local_steps": Entry("local training by any optimizer", ".algorithms.maps.local_steps:LocalSteps"),
-    "fed_prox": Entry("local training held near the round's start", ".algorithms.maps.federated:FedProx"),
+    "fed_prox": Entry("local training with a proximal term", ".algorithms.maps.federated:FedProx"),
     "scaffold": Entry("local SGD with control variates", ".algorithms.maps.federated:Scaffold"),
     "fed_dyn": Entry("local training with a dynamic regularizer", ".algorithms.maps.federated:FedDyn"),
-    "fed_nova": Entry("local SGD that tells its steps", ".algorithms.maps.federated:FedNova"),
+    "fed_nova": Entry("local SGD that reports its steps", ".algorithms.maps.federated:FedNova"),
     "mime_lite": Entry("local SGD with the server's momentum", ".algorithms.maps.federated:MimeLite"),
-    "fair": Entry("local training that tells the loss at its start", ".algorithms.maps.federated:FairSteps"),
-    "agnostic": Entry("local training that grows its own weight", ".algorithms.maps.federated:Agnostic"),
-    "downpour": Entry("gradients added up on the way", ".algorithms.maps.gradient:Downpour"),
-    "own_network": Entry("local training of a network of its own", ".algorithms.maps.federated:OwnNetwork"),
-    "elastic": Entry("local training tied to the server by a force", ".algorithms.maps.federated:Elastic"),
+    "fair": Entry("local training that reports its initial loss", ".algorithms.maps.federated:FairSteps"),
+    "agnostic": Entry("local training that reports its weight", ".algorithms.maps.federated:Agnostic"),
+    "downpour": Entry("the sum of gradients of several steps", ".algorithms.maps.gradient:Downpour"),
+    "own_network": Entry("local training of the partition's own network", ".algorithms.maps.federated:OwnNetwork"),
+    "elastic": Entry("local training drawn towards the server", ".algorithms.maps.federated:Elastic"),
 }
 
 APPLIES: Table = {
     "sgd": Entry("gradient descent with momentum", ".algorithms.applies.optimizers:Sgd"),
-    "adam": Entry("steps by running moments", ".algorithms.applies.optimizers:Adam"),
-    "adagrad": Entry("steps by the sum of squares", ".algorithms.applies.optimizers:Adagrad"),
-    "yogi": Entry("as adam, its second moment more careful", ".algorithms.applies.optimizers:Yogi"),
+    "adam": Entry("Adam, by running moments", ".algorithms.applies.optimizers:Adam"),
+    "adagrad": Entry("Adagrad, by the sum of squares", ".algorithms.applies.optimizers:Adagrad"),
+    "yogi": Entry("Adam with smaller changes of the second moment", ".algorithms.applies.optimizers:Yogi"),
 }
 
 TABLES: Mapping[str, tuple[Table, type[Part]]] = {
@@ -68,7 +68,7 @@ TABLES: Mapping[str, tuple[Table, type[Part]]] = {
 """Where the parts of each kind are named, and what each of them inherits."""
 
 Chosen = type[Part] | Part | Code | str
-"""A part by its class, whose options are open; one that is made; or the user's own, by value or reference."""
+"""A part: a class, whose options are open; a finished part; or the user's own, by value or reference."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Preset:
     defaults: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
     def with_parts(self, named: Mapping[str, str | Code | None]) -> Preset:
-        """The preset with other parts, by kind. Each new part has its own defaults.
+        """Return the preset with other parts, by kind. Each new part has its own defaults.
 
         Raises `UsageError`, `CodeError`.
         """
@@ -106,7 +106,10 @@ class Preset:
 
     @property
     def options(self) -> dict[str, Option]:
-        """The options of its parts by name; an apply's begin with ``outer_`` where the map has an optimizer."""
+        """The options of its parts by name.
+
+        Those of an apply begin with ``outer_`` if the map has an optimizer.
+        """
         parts = {"map": self.map, "reduce": self.reduce, "apply": self.apply, "when": self.when}
         outer = not isinstance(self.map, type) or "lr" in part_options(self.map)
         options: dict[str, Option] = {}
@@ -119,14 +122,14 @@ class Preset:
         return options
 
     def yielding(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that are given, and None, or 1 for `lr`, for defaults that yield to them."""
+        """Return the options that are given, and None, or 1 for `lr`, for defaults that yield to them."""
         either = self.map.either if isinstance(self.map, type) else ()
         yielding = dict.fromkeys(either) if any(given.get(name) is not None for name in either) else {}
         own = {"lr": 1.0} if is_own_optimizer(given.get("optimizer", "")) else {}
         return {**yielding, **own, **given}
 
     def build(self, given: Mapping[str, Any]) -> Algorithm:
-        """The algorithm with options; raises `UsageError` for values that do not go together."""
+        """Return the algorithm with options. Raises `UsageError` for values that do not go together."""
         values = self.yielding(given)
         arguments: dict[str, dict[str, Any]] = {kind: {} for kind in (*TABLES, "when")}
         for name, declared in self.options.items():
@@ -137,14 +140,14 @@ class Preset:
 
 
 def part_options(part: Any) -> Mapping[str, tuple[Any, Any]]:
-    """The (type, default) of the options of a part; one that is made already, or the user's own, has none."""
+    """Return the (type, default) of the options of a part. A finished part, or the user's own, has none."""
     return options_of(part) if isinstance(part, type) else {}
 
 
 def choose_part(kind: str, named: str | Code) -> Chosen:
-    """The part of a kind that is named: its class, or the part itself where the name tells all, as ``krum:1``.
+    """Return the part with this name of a kind: its class, or the part itself for a full name such as ``krum:1``.
 
-    The user's own stays as it is named. Raises `UsageError`.
+    The user's own part stays as it is named. Raises `UsageError`.
     """
     table = TABLES[kind][0]
     if is_own_part(kind, named):
@@ -158,12 +161,14 @@ def choose_part(kind: str, named: str | Code) -> Chosen:
 
 
 def is_own_part(kind: str, named: str | Code) -> bool:
-    """Whether a part of a kind is the user's own: a value, or a reference that is not in the table."""
+    """Tell whether a part of a kind is the user's own: a value, or a reference that is not in the table."""
     return not isinstance(named, str) or (named.partition(":")[0] not in TABLES[kind][0] and is_reference(named))
 
 
 def make_part(kind: str, named: str | Code, given: Mapping[str, Any]) -> Any:
-    """The part of a kind that is named, with options; raises `UsageError` for those that it does not take so.
+    """Return the part with this name of a kind, with options.
+
+    Raises `UsageError` for options that it does not take.
 
     >>> make_part("apply", "sgd", {"lr": 0.5, "lr_schedule": "cosine:8"})
     Sgd(lr=0.5, lr_schedule='cosine:8', warmup=0, momentum=0.0, nesterov=False)
@@ -184,7 +189,7 @@ def check_taken(what: str, given: Iterable[str], taken: Iterable[str]) -> None:
 
 
 def _made(kind: str, part: Chosen, arguments: Mapping[str, Any]) -> Any:
-    """The part itself: of a class with arguments; the user's own as its function gives it."""
+    """Return the part itself: an instance of a class with arguments, or the result of the user's function."""
     if isinstance(part, type):
         return part(**arguments)
     if isinstance(part, Code | str):
@@ -193,10 +198,10 @@ def _made(kind: str, part: Chosen, arguments: Mapping[str, Any]) -> Any:
 
 
 def with_needs(algorithm: Algorithm) -> Algorithm:
-    """The algorithm with what its parts need of one another.
+    """Return the algorithm with what its parts need of one another.
 
     Reduced extras are kept for the next round's maps. Networks that begin apart are matched to one another. Maps
-    observe what a reduce solves by.
+    observe what a reduce needs to solve layers.
     """
     map, reduce, apply = algorithm.map, algorithm.reduce, algorithm.apply
     if map.begins_apart and isinstance(reduce, Matched) and reduce.match_to is None:
@@ -209,36 +214,36 @@ def with_needs(algorithm: Algorithm) -> Algorithm:
 
 
 AUTO = "auto"
-"""The name that stands for the algorithm which `roundweave plan` chooses by a race."""
+"""The name of the algorithm that `roundweave plan` chooses by a race."""
 
 ABOUT: Mapping[str, str] = {
-    "sync_sgd": "one step of one machine by the mean gradient of all partitions (Chen et al. 2016)",
+    "sync_sgd": "synchronous SGD: one step by the mean gradient of all partitions (Chen et al. 2016)",
     "fed_avg": "local training, then the mean of the networks (McMahan et al. 2017, Algorithm 1)",
-    "diloco": "many local steps of AdamW, outer ones with Nesterov momentum (Douillard et al. 2023, Algorithm 1)",
-    "matched": "fed_avg, hidden units matched before the mean (Ainsworth et al. 2023, Algorithm 1)",
+    "diloco": "many local AdamW steps, server steps with Nesterov momentum (Douillard et al. 2023, Algorithm 1)",
+    "matched": "fed_avg with hidden units matched before the mean (Ainsworth et al. 2023, Algorithm 1)",
     "fed_avgm": "fed_avg with momentum on the server (Hsu et al. 2019)",
     "fed_adam": "fed_avg with Adam on the server (Reddi et al. 2021, Algorithm 2)",
     "fed_adagrad": "fed_avg with Adagrad on the server (Reddi et al. 2021, Algorithm 2)",
     "fed_yogi": "fed_avg with Yogi on the server (Reddi et al. 2021, Algorithm 2)",
-    "fed_prox": "fed_avg whose partitions are held near the start (Li et al. 2020, Algorithm 2)",
+    "fed_prox": "fed_avg with a proximal term in the local loss (Li et al. 2020, Algorithm 2)",
     "scaffold": "fed_avg with control variates (Karimireddy et al. 2020, Algorithm 1, option II)",
-    "fed_dyn": "fed_avg, regularized by what partitions and server keep (Acar et al. 2021, Algorithm 1)",
-    "fed_nova": "fed_avg in which more local steps do not count more (Wang et al. 2020)",
+    "fed_dyn": "fed_avg with a dynamic regularizer (Acar et al. 2021, Algorithm 1)",
+    "fed_nova": "fed_avg, normalised by the number of local steps (Wang et al. 2020)",
     "mime_lite": "local steps with the server's momentum (Karimireddy et al. 2021, MimeLite)",
-    "q_fed_avg": "fed_avg in which partitions with larger losses count more (Li et al. 2020, Algorithm 2)",
-    "afl": "training for the worst mixture of the partitions (Mohri et al. 2019)",
-    "async_sgd": "each gradient is applied by a parameter server as it arrives (Zhang et al. 2016)",
-    "downpour": "sums of gradients are pushed to a server with Adagrad (Dean et al. 2012, Algorithm 1)",
-    "easgd": "elastic averaging: partitions and server draw each other (Zhang et al. 2015, Algorithm 1)",
-    "fed_buff": "local training, and a server round for each buffer of updates (Nguyen et al. 2022, Algorithm 1)",
-    "d_psgd": "each partition has a network, averaged with its neighbours' (Lian et al. 2017)",
-    AUTO: "what `roundweave plan` chooses by a race; a round stands for an epoch",
+    "q_fed_avg": "fed_avg with larger weights for partitions with larger losses (Li et al. 2020, Algorithm 2)",
+    "afl": "agnostic training for the worst mixture of partitions (Mohri et al. 2019)",
+    "async_sgd": "a parameter server applies each gradient on arrival (Zhang et al. 2016)",
+    "downpour": "partitions push sums of gradients to a server with Adagrad (Dean et al. 2012, Algorithm 1)",
+    "easgd": "elastic averaging: partitions and server attract each other (Zhang et al. 2015, Algorithm 1)",
+    "fed_buff": "local training; the server applies means of buffered updates (Nguyen et al. 2022, Algorithm 1)",
+    "d_psgd": "decentralised: each partition averages its network with its neighbours' (Lian et al. 2017)",
+    AUTO: "the choice of `roundweave plan` by a race; a round counts as an epoch",
 }
 """What a configuration may name, and what each is: the algorithms, and the name of the one that is chosen."""
 
 
 def preset(map: Any, reduce: Any, apply: Any, when: Any = Synchronous, **defaults: Any) -> Preset:
-    """A preset whose options have other defaults than those of its parts."""
+    """Return a preset whose options have other defaults than those of its parts."""
     options = (made := Preset(map, reduce, apply, when)).options
     return replace(made, defaults={to: value for name, value in defaults.items() for to in options[name].fields})
 
@@ -270,13 +275,13 @@ ALGORITHMS: Mapping[str, Preset] = {
 
 
 MostLocalSteps = Annotated[
-    int | None, Field(ge=1, description="no more local steps a round than these; none: those of an epoch")
+    int | None, Field(ge=1, description="maximum number of local steps per round; none: those of an epoch")
 ]
 
 
 @dataclass(frozen=True)
 class Auto:
-    """The options of the name that stands for the algorithm which a race chooses."""
+    """The options of the algorithm that a race chooses."""
 
     lr: option.LearningRate = 0.1
     momentum: option.Momentum = 0.0
@@ -289,7 +294,7 @@ class Auto:
 def build_algorithm(
     named: str | Code, options: Mapping[str, Any], parts: Mapping[str, str | Code | None] | None = None
 ) -> Algorithm:
-    """A named algorithm with options, and with other parts by kind; refuses by name an option that it has not."""
+    """Return a named algorithm with options, and with other parts by kind. Refuses unknown options by name."""
     if isinstance(named, Code):
         return _own(named, options, parts or {})
     if named == AUTO:
@@ -303,13 +308,13 @@ def build_algorithm(
 
 
 def with_own_parts(named: str, parts: Mapping[str, str | Code | None]) -> str:
-    """An algorithm as errors name it: with the parts that are the user's own, which have no options."""
+    """Return an algorithm as errors name it: with the parts that are the user's own, which have no options."""
     own = [kind for kind, part in parts.items() if part and is_own_part(kind, part)]
     return f"algorithm {named}{f' with a {own[0]} of your own, whose fields are no options,' if own else ''}"
 
 
 def _own(code: Code, options: Mapping[str, Any], parts: Mapping[str, str | Code | None]) -> Algorithm:
-    """What the user's function returns, with other parts by kind."""
+    """Return the result of the user's function, with other parts by kind."""
     make, name = code.load(), code.reference
     signature = inspect.signature(make)
     check_taken(f"algorithm {name}", options, signature.parameters)

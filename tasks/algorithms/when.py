@@ -1,4 +1,4 @@
-"""When updates are applied: once all partitions have sent theirs, or one by one as they arrive."""
+"""When updates are applied: after all partitions have sent theirs, or one by one as they arrive."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Synchronous:
     usual_keep: ClassVar[str] = "all"
 
     def scored_every(self, taking_part: int) -> int:
-        """After how many rounds the state is scored by default."""
+        """Return the default number of rounds between scores."""
         return 1
 
     def updates(self, taking_part: int) -> int:
-        """How many updates a round waits for, of so many partitions that take part."""
+        """Return the number of updates that a round waits for, if so many partitions take part."""
         return taking_part
 
 
@@ -35,11 +35,12 @@ class Asynchronous:
     """Partitions push to a parameter server when they are ready, and do not wait for one another.
 
     A partition fetches the server's state every `fetch_every` steps and pushes an update every `push_every` steps
-    (Dean et al. 2012, Algorithm 1). The staleness of an update is the number of server rounds after the fetched
-    state that accepted an update. An update with a higher staleness than `max_staleness` is refused; if `stale` is
-    ``scale``, it is multiplied by 1 / (1 + staleness) instead (Zhang et al. 2016, section 3). Without
-    `max_staleness` no update is refused, and ``scale`` applies to all. With a `buffer` of K a server round applies
-    the mean of K updates of different partitions (Nguyen et al. 2022, Algorithm 1), else one update.
+    (Dean et al. 2012, Algorithm 1). The staleness of an update is the number of server rounds that accepted an
+    update since the fetched state. An update whose staleness exceeds `max_staleness` is refused. If `stale` is
+    ``scale``, the update is instead multiplied by 1 / (1 + staleness) (Zhang et al. 2016, section 3). Without
+    `max_staleness` no update is refused, and ``scale`` applies to all updates. With a `buffer` of K, a server
+    round applies the mean of K updates of different partitions (Nguyen et al. 2022, Algorithm 1). Without a buffer
+    it applies one update.
 
     >>> when = Asynchronous(max_staleness=2, fetch_every=4, push_every=2, stale="scale")
     >>> [when.factor(staleness) for staleness in (0, 2, 3)], [when.fetches(push) for push in (1, 2, 3)]
@@ -57,7 +58,7 @@ class Asynchronous:
     def __post_init__(self) -> None:
         option.check_options(self)
         if min(self.fetch_every, self.push_every, self.buffer) < 1:
-            raise UsageError(f"{self}: fetch_every, push_every and buffer begin at 1")
+            raise UsageError(f"{self}: fetch_every, push_every and buffer must be 1 or more")
         if self.fetch_every % self.push_every:
             raise UsageError(
                 f"fetch_every {self.fetch_every} is no multiple of push_every {self.push_every}: "
@@ -65,45 +66,45 @@ class Asynchronous:
             )
 
     def scored_every(self, taking_part: int) -> int:
-        """After how many rounds the state is scored by default: after ten updates of each partition at work."""
+        """Return the default number of rounds between scores: ten updates of each partition at work."""
         return max(1, 10 * taking_part // self.buffer)
 
     def updates(self, taking_part: int) -> int:
-        """How many updates a server round waits for, of so many partitions that take part."""
+        """Return the number of updates that a server round waits for, if so many partitions take part."""
         return self.buffer
 
     def fetches(self, push: int) -> bool:
-        """Whether a partition fetches the server's state before it maps this push; pushes count from 1."""
+        """Tell whether a partition fetches the server's state before it maps this push. Pushes count from 1."""
         return (push - 1) * self.push_every % self.fetch_every == 0
 
     def refusal(self, staleness: int) -> str | None:
-        """Why an update of this staleness is refused; None if it is not."""
+        """Return why an update of this staleness is refused; None if it is accepted."""
         if self.max_staleness is None or self.stale == "scale" or staleness <= self.max_staleness:
             return None
         return f"staleness {staleness} is above {self.max_staleness}"
 
     def factor(self, staleness: int) -> float:
-        """The factor by which the direction of an update of this staleness is multiplied."""
+        """Return the factor that multiplies the direction of an update of this staleness."""
         return 1 / (1 + staleness) if self.stale == "scale" and staleness > (self.max_staleness or 0) else 1.0
 
 
 @dataclass(frozen=True)
 class Fetching(Asynchronous):
-    """Asynchronous settings for algorithms that have the option `fetch_every`."""
+    """Asynchronous settings for algorithms with the option `fetch_every`."""
 
     fetch_every: option.FetchEvery = 1
 
 
 @dataclass(frozen=True)
 class Pushing(Fetching):
-    """Asynchronous settings for algorithms that have the options `fetch_every` and `push_every`."""
+    """Asynchronous settings for algorithms with the options `fetch_every` and `push_every`."""
 
     push_every: option.PushEvery = 1
 
 
 @dataclass(frozen=True)
 class Buffered(Asynchronous):
-    """Asynchronous settings for algorithms that have the option `buffer`."""
+    """Asynchronous settings for algorithms with the option `buffer`."""
 
     buffer: option.Buffer = 2
 

@@ -10,6 +10,7 @@ from roundweave.tasks.algorithms.algebra import Algorithm
 from roundweave.tasks.algorithms.maps.gradient import LOCAL
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.data.description import Description
+from roundweave.tasks.data.examples import used_of
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.networks.objective import Objective
 from roundweave.tasks.networks.trying.fit import check_fit
@@ -43,6 +44,8 @@ class Fitting(WithCode):
         fitting = check_fit(objective, partitions, description, partition, self.own_loss)
         if fitting.rewritten and not self.algorithm.map.pseudo_gradient:
             raise ModelError(f"forward itself changes {fitting.rewritten[0]}, which would get lost; {LOCAL}")
+        if self.algorithm.map.whole > 1:
+            used_of(min(filter(None, self.sizes or partitions.sizes(0))), self.algorithm.map.whole)
         with pinned(0, self.threads):
             self.mapper.check(self.algorithm.map, fitting, partitions, partition, self.sizes)
         return fitting, self.algorithm.bound(fitting, partitions), fitting.layout

@@ -1,6 +1,6 @@
 """How maps are computed: one partition after the other, unless a subclass of `Mapper` does otherwise.
 
-It decides bits, and is therefore a part of a run's identity. Algorithms do not depend on it.
+The mapper decides bits, and is therefore part of a run's identity. Algorithms do not depend on it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from roundweave.tasks.algorithms.algebra import Map
 T = TypeVar("T")
 
 EXAMPLES = 8
-"""How many examples, at most, `Mapper.compare` is given, and a network is tried on before ranks share it."""
+"""The most examples for `Mapper.compare`, and for trying a network before ranks share it."""
 
 
 MapInput = tuple[Any, Slots, int]
-"""What is mapped of a partition: its examples, its carry, vectors (element,) by slot, and its seed."""
+"""The input of a map: a partition's examples, its carry (vectors (element,) by slot), and its seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mapper:
     """Maps partitions one after the other. Subclasses map several at once, or one on several ranks.
 
-    `at_once` is how many partitions are mapped together at most, and `ranks` how many ranks map one together. The
-    bits of a partition do not depend on the others. `device` is where torch computes, as it names it. `recorded`
-    are options that a run records as they are now, whatever was given.
+    `at_once` is the most partitions that are mapped together, and `ranks` the number of ranks that map one
+    together. The bits of a partition do not depend on the others. `device` is where torch computes, in torch's
+    words. `recorded` are options that a run records as they are now, whatever was given.
     """
 
     at_once: int = 1
@@ -41,26 +41,29 @@ class Mapper:
         """Raise `UsageError` if a map cannot be computed in this way."""
 
     def check_examples(self, partitions: Any, partition: int) -> None:
-        """Raise `DataError` for examples of a partition that maps cannot be given; no network is tried before."""
+        """Raise `DataError` for examples of a partition that maps cannot take.
+
+        Networks are tried after this check.
+        """
 
     def check(self, map: Map, objective: Any, partitions: Any, partition: int, sizes: Sequence[int]) -> None:
         """Raise an error if the network cannot be trained in this way on a partition's examples.
 
-        `sizes` are the numbers of examples that partitions have; empty if they come from the split.
+        `sizes` are the numbers of examples of the partitions; empty if they come from the split.
         """
 
     def bound(self, objective: Any, partitions: Any) -> Self:
-        """The mapper, bound to a run's network; raises `ModelError` if it cannot compute that."""
+        """Return the mapper, bound to a run's network. Raises `ModelError` if it cannot compute the network."""
         return self
 
     def on(self, each: Callable[[Callable[[], str]], Mapping[str, str]]) -> Self:
-        """The mapper as it computes in an executor's processes, in each of which `each` calls a function."""
+        """Return the mapper for an executor's processes. `each` calls a function in each process."""
         return self
 
     def compare(self, objective: Any, inputs: Any, state: State) -> None:
         """Raise `RoundFailed` if a step from a state differs from that of mapping one by one, in this process.
 
-        `inputs` are (example, *).
+        `inputs` are ``(example, *)``.
         """
 
     def __call__(self, map: Map, objective: Any, state: State, inputs: Sequence[MapInput]) -> list[Update]:
@@ -68,13 +71,13 @@ class Mapper:
         return [self.update(map, objective, state, *each) for each in inputs]
 
     def update(self, map: Map, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
-        """The update of one partition."""
+        """Return the update of one partition."""
         return map(objective, state, examples, carry, seed)
 
     def scored(self, objective: Any, state: State, function: Callable[[Any, State], T]) -> T:
-        """Call a function with an objective and a state such as those that maps train, and return its result."""
+        """Call a function with an objective and a state like those that maps train, and return its result."""
         return function(objective, state)
 
     def rounds(self, job: Any, round: int, group: Any, data: Any, halted: Callable[[], bool]) -> Iterator[Any]:
-        """Yield each round after a committed `round`; `ranks` neighbours in the group map a block together."""
+        """Yield each round after a committed `round`. `ranks` neighbours in the group map a block together."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Makes examples of what users give: arrays of any form, and examples one by one, which are stacked."""
+"""Makes examples of users' data: arrays of any form, and single examples, which are stacked."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ TARGETS = ("labels", "label", "target", "targets")
 
 
 def needed(function: Callable[..., Any]) -> int:
-    """How many arguments a function must be given by position."""
+    """Return the number of arguments that a function needs by position."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in kinds and p.default is p.empty for p in inspect.signature(function).parameters.values())
 
 
 def collated(items: Sequence[Any], name: str, alone: bool = False) -> Examples:
-    """The batch of examples that are pairs (input, target), or dicts of tensors, arrays, pictures or numbers.
+    """Return the batch of examples: pairs (input, target), or dicts of tensors, arrays, pictures or numbers.
 
-    Of dicts, one of the names `TARGETS` has the targets; a single input may be taken `alone`, as that of a table.
-    Raises `DataError` where they do not stack.
+    In dicts, one of the names `TARGETS` has the targets. A single input may be taken `alone`, as that of a table.
+    Raises `DataError` if they do not stack.
     """
     if items and all(isinstance(item, Mapping) for item in items):
         batch = batch_of({key: [item[key] for item in items] for key in items[0]}, name)
@@ -46,7 +46,7 @@ def check_pair(given: Any, what: str) -> None:
 
 
 def batch_of(batch: Any, name: str) -> Examples:
-    """The examples of a batch: a pair (inputs, targets), or a mapping with one of `TARGETS`."""
+    """Return the examples of a batch: a pair (inputs, targets), or a mapping with one of `TARGETS`."""
     if isinstance(batch, Examples):
         return batch
     if isinstance(batch, Mapping):
@@ -57,15 +57,16 @@ def batch_of(batch: Any, name: str) -> Examples:
 
 
 def examples_of(inputs: Any, targets: Any, name: str, owned: bool = False) -> Examples:
-    """Examples of arrays (example, *) of any form, or of several by name, as dense tensors; raises `DataError`.
+    """Return examples of arrays ``(example, *)`` of any form, or of several by name, as dense tensors.
 
-    Arrays of numpy are copied, unless they are `owned`: nobody else has them, such as after they were read.
+    Arrays of numpy are copied, unless they are `owned`: nobody else has them, for example after reading. Raises
+    `DataError`.
     """
     return _paired(inputs, targets, partial(_dense, owned=owned), name)
 
 
 def inputs_and_targets(named: Mapping[str, Any], name: str) -> tuple[dict[str, Any], Any]:
-    """The inputs by name, and the targets, which have one of the names `TARGETS`; raises `DataError`."""
+    """Return the inputs by name, and the targets, which have one of the names `TARGETS`. Raises `DataError`."""
     target = next((key for key in TARGETS if key in named), None)
     if target is None or len(named) < 2:
         raise DataError(f"{name}: a batch of {', '.join(map(str, named))} needs inputs, and targets called labels")
@@ -73,9 +74,10 @@ def inputs_and_targets(named: Mapping[str, Any], name: str) -> tuple[dict[str, A
 
 
 def joined(columns: Mapping[str, Any]) -> Any:
-    """The inputs of columns (row, *) by name, as they are used.
+    """Return the inputs of columns ``(row, *)`` by name, in the form in which they are used.
 
-    A single one is taken as it is, several of numbers become floats (row, column), and others keep their names.
+    A single column stays as it is. Several columns of numbers become floats (row, column). Other columns keep
+    their names.
     """
     if len(columns) == 1:
         return next(iter(columns.values()))
@@ -85,21 +87,23 @@ def joined(columns: Mapping[str, Any]) -> Any:
 
 
 def floats(column: Any, name: str) -> np.ndarray:
-    """A column (row, *) of numbers as float32 if all numbers of its type are such, else as float64.
+    """Return a column (row, *) of numbers as float32 if all numbers of its type are such, else as float64.
 
     Raises `DataError` for whole numbers that float64 cannot tell apart.
     """
     values: np.ndarray = np.asarray(column)
     if values.dtype.kind in "iu" and values.size and max(int(values.max()), -int(values.min())) > 2**53:
-        raise DataError(f"{name} has whole numbers beyond 2^53; subtract what they share, or leave it out")
+        raise DataError(f"{name} has whole numbers beyond 2^53; subtract a constant, or leave it out")
     return values.astype(np.float64 if np.result_type(values.dtype, np.float32).itemsize > 4 else np.float32)
 
 
 def check_lengths(shapes: Sequence[tuple[int, ...]], name: str) -> None:
-    """Raise `DataError` unless arrays (example, *) of these shapes have as many examples each, at least one."""
+    """Raise `DataError` unless arrays ``(example, *)`` of these shapes have the same number of examples, 1 or
+    more.
+    """
     if len({shape[:1] for shape in shapes}) != 1 or not any(shapes[0][:1]):
         given = ", ".join(map(str, shapes))
-        raise DataError(f"{name}: there are arrays of shapes {given}; give each as many examples, at least one")
+        raise DataError(f"{name}: arrays have shapes {given}; give all the same number of examples, at least one")
 
 
 def _paired(inputs: Any, targets: Any, convert: Callable[[Any, str], Any], name: str) -> Examples:
@@ -116,14 +120,14 @@ def _paired(inputs: Any, targets: Any, convert: Callable[[Any, str], Any], name:
 
 
 def _check_unmasked(values: Any, name: str) -> None:
-    """Raise `DataError` for an array of numpy, or arrays or numbers, of which something is masked."""
+    """Raise `DataError` for an array of numpy, or arrays or numbers, with masked entries."""
     each = [values] if isinstance(values, np.ndarray) else values if isinstance(values, list | tuple) else []
     if masked := sum(int(np.ma.count_masked(one)) for one in each if isinstance(one, np.ma.MaskedArray)):
         raise DataError(f"{name}: {masked} numbers are masked; fill them or remove the examples")
 
 
 def _dense(value: Any, name: str, owned: bool) -> torch.Tensor:
-    """An array of any form as a dense, contiguous tensor (example, *); raises `DataError`."""
+    """Return an array of any form as a dense, contiguous tensor (example, *). Raises `DataError`."""
     _check_unmasked(value, name)
     kind = f"{type(value).__name__} that is no array of numbers, or lacks some"
     with failing_as(lambda error: DataError(f"{name} gives a {kind}: {one_line(error)}")):
@@ -135,7 +139,7 @@ def _dense(value: Any, name: str, owned: bool) -> torch.Tensor:
         raise DataError(f"{name} gives numbers of type {dtype_name(tensor.dtype)}; give float32")
     whole = tensor.to(torch.int64) if tensor.dtype in UNSUMMED else tensor
     if tensor.dtype == torch.uint64 and bool((whole < 0).any()):
-        raise DataError(f"{name} gives whole numbers of 2^63 and more; subtract what they share")
+        raise DataError(f"{name} gives whole numbers of 2^63 and more; subtract a constant")
     return whole.contiguous()
 
 

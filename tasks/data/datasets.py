@@ -19,7 +19,9 @@ from roundweave.tasks.numerics.devices import moved
 
 
 class Reader:
-    """Examples that are read where they are used, and are not held in memory.
+    """Base class of examples that are read where they are used, and are not held in memory.
+
+    A subclass defines ``__len__`` and `read`.
 
     Example:
         >>> import numpy as np
@@ -36,76 +38,76 @@ class Reader:
     """
 
     def __len__(self) -> int:
-        """How many examples there are."""
+        """Return the number of examples."""
         raise NotImplementedError
 
     def read(self, rows: np.ndarray) -> Examples:
-        """The examples at some rows, int64 (row,), as tensors (row, *); raises `DataError`."""
+        """Return the examples at some rows, int64 (row,), as tensors ``(row, *)``. Raises `DataError`."""
         raise NotImplementedError
 
     def items(self, rows: np.ndarray) -> list[Any]:
-        """The examples at some rows, int64 (row,), one by one: pairs of input and target, or dicts."""
+        """Return the examples at some rows, int64 (row,), one by one: pairs of input and target, or dicts."""
         return self.read(rows).items(np.arange(len(rows)))
 
     @property
     def targets(self) -> Tensors | None:
-        """All targets (example, *), which a split by labels needs; None if they are not known without reading."""
+        """All targets ``(example, *)``, which a split by labels needs; None if unknown without reading."""
         return None
 
     @property
     def classes(self) -> int:
-        """The number of classes that targets show which are not known without reading, as masks; else 0."""
+        """The number of classes if `targets` are None and the number is known, as of masks; else 0."""
         return 0
 
     @property
     def groups(self) -> np.ndarray | None:
-        """The group of each example, int64 (example,), where those of a group are read together; else None."""
+        """The group of each example, int64 (example,), if the examples of a group are read together; else None."""
         return None
 
     @property
     def files(self) -> Mapping[str, str]:
-        """What shows that each file is the same, such as its size and a digest, by the file's name."""
+        """What shows that each file is unchanged, such as its size and a digest, by the file's name."""
         return {}
 
     def evidence(self) -> list[Any]:
-        """What shows that a replay reads the same bytes, as JSON: by default the `files`."""
+        """Return what shows that a replay reads the same bytes, as JSON. The default is `files`."""
         return [dict(self.files)] if self.files else []
 
 
 @dataclass(frozen=True)
 class Arranging:
-    """An order of input columns and of labels: column n is the one of number ``columns[n]``, int64 (column,).
+    """An order of input columns and of labels: the new column n is the old column ``columns[n]``, int64 (column,).
 
-    Label n becomes number ``labels[n]``, int64 (class,), and places of label -100 stay so. None: as it is.
+    Label n becomes number ``labels[n]``, int64 (class,), and label -100 stays. None keeps the order.
     """
 
     columns: torch.Tensor | None = None
     labels: torch.Tensor | None = None
 
     def inputs(self, inputs: Any) -> Any:
-        """Inputs (*, column) in this order; those by name have none."""
+        """Return inputs ``(*, column)`` in this order. Inputs by name have no order."""
         turned = self.columns is not None and not isinstance(inputs, Mapping)
         return inputs[..., self.columns] if turned else inputs
 
     def targets(self, targets: Any) -> Any:
-        """Labels (*) by these numbers."""
+        """Return labels ``(*)`` with these numbers."""
         if self.labels is None:
             return targets
         labels = torch.as_tensor(targets)
         return torch.where(labels == IGNORED, IGNORED, self.labels[labels.clamp(min=0)])
 
     def examples(self, part: Examples) -> Examples:
-        """Examples in this order."""
+        """Return examples in this order."""
         return Examples(self.inputs(part.inputs), self.targets(part.targets))
 
     def evidence(self) -> list[Any]:
-        """The numbers, as JSON."""
+        """Return the numbers as JSON."""
         return [each if each is None else each.tolist() for each in (self.columns, self.labels)]
 
 
 @dataclass(frozen=True, eq=False)
 class Arranged(Reader):
-    """A part whose columns and labels are put in an order."""
+    """A part of a data set with its columns and labels in an order."""
 
     part: Reader
     arranging: Arranging
@@ -114,11 +116,14 @@ class Arranged(Reader):
         return len(self.part)
 
     def read(self, rows: np.ndarray) -> Examples:
-        """The examples at some rows, int64 (row,)."""
+        """Return the examples at some rows, int64 (row,)."""
         return self.arranging.examples(self.part.read(rows))
 
     def items(self, rows: np.ndarray) -> list[Any]:
-        """The examples at some rows, int64 (row,), as the part gives them; raises `DataError` unless as pairs."""
+        """Return the examples at some rows, int64 (row,), as the part gives them.
+
+        Raises `DataError` unless they are pairs.
+        """
         items = self.part.items(rows)
         if self.arranging.labels is None and all(isinstance(each, Mapping) for each in items):
             return items
@@ -151,7 +156,7 @@ class Arranged(Reader):
         return self.part.files
 
     def evidence(self) -> list[Any]:
-        """What the part shows, and the order."""
+        """Return the evidence of the part, and the order."""
         return [*self.part.evidence(), *self.arranging.evidence()]
 
 
@@ -160,13 +165,13 @@ class Dataset(Record):
     """All examples of a source, as they are stored.
 
     Args:
-        train: The examples to train on, and to hold out from if `held_out` is None; or what reads them.
-        held_out: The examples to score with, or what reads them.
-        scaling: Divisor, mean and deviation; inputs are (x / divisor - mean) / deviation where they are used.
-        columns: Numbers or texts (example,) of the training examples by name, which splits may read.
-        classes: The number of classes if there are more than the targets show, as in a vocabulary; else 0.
-        class_names: The labels' names before they were coded as numbers.
-        input_names: The names of the columns of which the inputs are made, in order, if they are of a table.
+        train: The examples to train on, or their reader. If `held_out` is None, some of them are held out.
+        held_out: The examples to score with, or their reader.
+        scaling: Divisor, mean and deviation. Inputs become (x / divisor - mean) / deviation where they are used.
+        columns: Numbers or texts (example,) of the training examples by name. Splits may read them.
+        classes: The number of classes if the targets do not show all of them, as in a vocabulary; else 0.
+        class_names: The names of the labels before they were coded as numbers.
+        input_names: The names of the table columns that make the inputs, in order; empty without a table.
 
     Example:
         >>> examples = rw.Examples(torch.zeros(6, 3), torch.arange(6) % 2)
@@ -183,19 +188,19 @@ class Dataset(Record):
 
     @property
     def meaning(self) -> Meaning:
-        """The names of its labels and columns."""
+        """The names of the labels and of the columns."""
         return Meaning(self.class_names, self.input_names)
 
     def part(self, held_out: bool) -> Examples | Reader:
-        """The examples to train on, or those to score with if the source gives some."""
+        """Return the examples to train on, or those to score with if the source gives some."""
         return self.held_out if held_out and self.held_out is not None else self.train
 
     def take(self, rows: np.ndarray, dtype: str, held_out: bool = False) -> Examples:
-        """Some `rows`, int64 (examples,), in memory, as `finished` gives them."""
+        """Return some `rows`, int64 (example,), in memory, as `finished` gives them."""
         return self.finished(self.part(held_out).read(rows), dtype)
 
     def finished(self, batch: Examples, dtype: str) -> Examples:
-        """A batch with scaled inputs, (x / divisor - mean) / deviation, and floats in `dtype`."""
+        """Return a batch with scaled inputs, (x / divisor - mean) / deviation, and floats in `dtype`."""
         inputs, scaling = batch.inputs, self.scaling
         if not isinstance(self.train, Examples):
             scaling = pixel_scaling(inputs)
@@ -210,7 +215,7 @@ class Dataset(Record):
         return moved(Examples(inputs, batch.targets), lambda t: t.to(kind) if t.is_floating_point() else t)
 
     def arranged(self, meaning: Meaning) -> Dataset:
-        """The same examples with columns and labels (example, *) in the order of their names in `meaning`."""
+        """Return the same examples with columns and labels in the order of their names in `meaning`."""
         mine = self.meaning
         wanted = meaning.put_first(mine)
         columns = [mine.input_names.index(name) for name in wanted.input_names]
@@ -229,20 +234,20 @@ class Dataset(Record):
 
     @property
     def parts(self) -> list[Examples | Reader]:
-        """What there is to train on and, if given, to score with."""
+        """The examples to train on and, if given, those to score with."""
         return [self.train] if self.held_out is None else [self.train, self.held_out]
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of examples are in memory."""
+        """The bytes of the examples in memory."""
         in_memory = [part for part in self.parts if isinstance(part, Examples)]
         return sum(tensor.nbytes for part in in_memory for tensor in tensors_of(part))
 
     @functools.cached_property
     def digest(self) -> str:
-        """The digest of all examples in memory, of the evidence of those that are read, and of the columns.
+        """The digest of all examples in memory, of the evidence of examples that are read, and of the columns.
 
-        It is computed when it is asked for: a loader's process need not read the bytes.
+        It is computed on demand: the processes of a loader need not read the bytes.
         """
         parts = [piece for part in self.parts for piece in part.evidence()]
         columns = [json_digest([name, self.columns[name].tolist()]) for name in sorted(self.columns)]
@@ -250,13 +255,16 @@ class Dataset(Record):
 
     @property
     def files(self) -> dict[str, str]:
-        """What shows that each file which is read where it is used is the same, by its name."""
+        """What shows that each file that is read where it is used is unchanged, by its name."""
         readers = [part for part in self.parts if isinstance(part, Reader)]
         return {name: shown for reader in readers for name, shown in reader.files.items()}
 
 
 def pixel_scaling(inputs: Tensors) -> tuple[float, float, float] | None:
-    """The scaling of inputs that are pixels: bytes (examples, height, width) or more dimensions; else None."""
+    """Return the scaling of inputs that are pixels: bytes (examples, height, width) or more dimensions.
+
+    Else None.
+    """
     pixels = isinstance(inputs, torch.Tensor) and inputs.dtype == torch.uint8 and inputs.ndim > 2
     return PIXELS if pixels else None
 
@@ -266,13 +274,16 @@ PIXELS = (255.0, 0.0, 1.0)
 
 
 def targets_of(part: Examples | Reader) -> torch.Tensor | None:
-    """All targets (example, *) of a part, one tensor; None if they are several or not known without reading."""
+    """Return all targets (example, *) of a part, one tensor.
+
+    None if they are several or not known without reading.
+    """
     targets = part.targets
     return targets if isinstance(targets, torch.Tensor) else None
 
 
 def differing_files(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """A text that says which file is not as it was; empty if all are."""
+    """Return a text that says which file is not as it was; empty if all are."""
     name = next((name for name in sorted({**then, **now}) if then.get(name) != now.get(name)), None)
     if name is None:
         return ""

@@ -1,4 +1,4 @@
-"""What is known of a run's examples before a network is made for them."""
+"""The description of a run's examples, known before a network is made for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from roundweave.tasks.data.stored_files import FileReader
 from roundweave.tasks.numerics.pinning import pinned
 
 CallEach = Callable[..., list[Any]]
-"""Calls a function with numbers of partitions, where their examples lie; the results in order of the numbers."""
+"""Calls a function with numbers of partitions, where their examples lie.
+
+Returns results in order of the numbers.
+"""
 
 
 def gather_here(function: Callable[[int], Any], numbers: Iterable[int]) -> list[Any]:
@@ -34,18 +37,18 @@ def gather_here(function: Callable[[int], Any], numbers: Iterable[int]) -> list[
 
 @dataclass(frozen=True)
 class Description:
-    """What a network's construction needs to know of the examples; shapes are those of one example.
+    """The facts about the examples from which a network is made. Shapes are those of one example.
 
-    `labels` says whether targets are class labels: one for each example, shape (), or one for each place, such as
-    (time,). `class_names` are the labels' names before they were coded as numbers, and `input_names` those of the
-    columns of a table. If every partition has the same held-out examples, `shared` is their digest and they are
-    counted once; else it is empty. `files` has what shows that each file is the same which is read where it is
-    used, by its name. Of `classes` the `target_classes` are labels, where sequences of tokens have tokens beside
-    them. `distinct` is how many labels occur, of several partitions at most, or 0 if each example has
-    several or a data set tells its classes. `kind` says what inputs are as they are stored: pixels, integers or
-    numbers; empty if that is not known. `unreadable` is why the examples cannot be read, empty if they can.
-    `beside` is what the record has of other data that rounds score, by its name there.
-    `columns` are counted only for a new run, and where examples stay at places as far as the placement tells.
+    `labels` tells whether targets are class labels: one for each example, shape (), or one for each place, such as
+    (time,). `class_names` are the labels' names before they were coded as numbers, and `input_names` those of a
+    table's columns. If every partition has the same held-out examples, `shared` is their digest and they are
+    counted once; else it is empty. `files` has what shows that each file read where it is used is unchanged, by
+    its name. `target_classes` of the `classes` are labels, if sequences of tokens have further tokens. `distinct`
+    is the number of labels that occur, at most in one partition, or 0 if each example has several or a data set
+    lists its classes. `kind` says what stored inputs are: pixels, integers or numbers; empty if unknown.
+    `unreadable` is why the examples cannot be read, empty if they can. `beside` is the record of other data that
+    rounds score, by its name there. `partition_names` are those of all partitions, empty without names. `columns`
+    are counted only for a new run, and at places as far as the placement allows.
     """
 
     examples: int = 0
@@ -64,25 +67,26 @@ class Description:
     kind: str = ""
     unreadable: str = ""
     beside: Mapping[str, Any] = field(default_factory=dict)
+    partition_names: tuple[str, ...] = ()
     columns: ColumnsRecord = field(default_factory=ColumnsRecord)
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What a run's record has of its data."""
+        """The entries about the data in a run's record."""
         own = {name: value for name, value in vars(self).items() if name not in ("beside", "columns")}
         return {**own, **self.beside}
 
     @property
     def meaning(self) -> Meaning:
-        """What the numbers of inputs and targets mean."""
+        """The meaning of the numbers of inputs and targets."""
         return Meaning(self.class_names, self.input_names, self.kind)
 
     @classmethod
     def of(cls, dataset: Dataset, sample: Examples, least: int = 0, prepared: bool = False) -> Description:
-        """Describe a data set by a sample of its examples, but for how many there are and where they are read.
+        """Describe a data set by a sample of its examples, its size, and its place.
 
-        Its columns are described unless `least` is 0; see `columns_of`. It is not known of what kind examples are
-        that are `prepared` as they are read.
+        Its columns are described unless `least` is 0; see `columns_of`. The kind of examples that are `prepared`
+        as they are read is unknown.
         """
         known = targets_of(dataset.train)
         targets = sample.targets if known is None else known
@@ -108,19 +112,19 @@ class Description:
 
 
 SHOWN = 512
-"""Of so many examples in a file that is larger than memory it is looked whether float32 can hold them."""
+"""The examples in a file larger than memory that are checked for numbers that float32 cannot hold."""
 
 MOST_OUTPUTS = 10_000
-"""How many classes there may be of which less than one in a hundred occurs."""
+"""The most classes of which fewer than one in a hundred may occur."""
 
 
 def check_numbered(classes: int, distinct: int) -> None:
     """Raise `DataError` if labels below `classes`, of which some occur, are not numbered from 0 upwards.
 
-    With 0 `classes` they are not known without reading, so that a built-in network cannot be made.
+    With 0 `classes` they are unknown without reading, so no built-in network can be made.
     """
     if not classes:
-        raise DataError("labels are known only as they are read; give the data set all of them as targets")
+        raise DataError("labels are unknown before examples are read; give the data set all labels as targets")
     if classes > max(MOST_OUTPUTS, 100 * distinct) and distinct:
         raise DataError(
             f"labels go up to {classes - 1}, and {distinct} different ones occur; number them from 0 upwards, use "
@@ -129,10 +133,10 @@ def check_numbered(classes: int, distinct: int) -> None:
 
 
 def check_distinct(dataset: Dataset, dtype: str, name: str) -> None:
-    """Raise `DataError` if a column's different numbers are one, or less than a quarter as many, in float32.
+    """Raise `DataError` for a column that float32 cannot represent.
 
-    Such as times in seconds, which only float64 tells apart. Of a file that is larger than memory the first
-    `SHOWN` examples are looked at.
+    Such a column would keep one distinct number, or less than a quarter of its distinct numbers, as with Unix
+    times. Of a file larger than memory, the first `SHOWN` examples are checked.
     """
     for part in dataset.parts if dtype == "float32" else []:
         known = part if isinstance(part, Examples) else _shown(part)
@@ -149,18 +153,18 @@ def check_distinct(dataset: Dataset, dtype: str, name: str) -> None:
                 if left <= max(1, distinct // 4):
                     column = dataset.input_names[place] if kind == "inputs" and dataset.input_names else place
                     found = f"{distinct} different {kind} in column {column} are {left} in float32"
-                    raise DataError(f"{name}: {found}; give --dtype float64, or subtract what they share")
+                    raise DataError(f"{name}: {found}; give --dtype float64, or subtract a constant")
 
 
 def _shown(part: Reader) -> Examples | None:
-    """The first examples of files; None for other readers, of which each may take long to read."""
+    """Return the first examples of files; None for other readers, whose examples may take long to read."""
     with suppress(DataError):  # what cannot be read refuses its partition in the round that needs it
         return part.read(np.arange(min(len(part), SHOWN))) if isinstance(part, FileReader) else None
     return None
 
 
 def _kind(part: Examples | Reader, prepared: bool) -> str:
-    """What inputs are as they are stored, on which their scaling depends; empty if that is not known."""
+    """Return the kind of stored inputs, on which their scaling depends; empty if unknown."""
     known = part if isinstance(part, Examples) else _shown(part)
     if known is None and not prepared:
         with suppress(DataError), pinned(0, threads=1):
@@ -172,7 +176,7 @@ def _kind(part: Examples | Reader, prepared: bool) -> str:
 
 
 def _tokens(part: Examples | Reader) -> int:
-    """How many tokens there may be in inputs that are sequences like the targets; 0 if they are none."""
+    """Return the number of tokens in inputs that are sequences like the targets; 0 for other inputs."""
     targets = targets_of(part)
     if not isinstance(part, Examples) or targets is None or targets.ndim < 2:
         return 0
@@ -181,20 +185,21 @@ def _tokens(part: Examples | Reader) -> int:
 
 
 def _shape(tensors: Tensors) -> tuple[int, ...]:
-    """The shape of one example; () of several tensors by name."""
+    """Return the shape of one example; () of several tensors by name."""
     return tuple(tensors.shape[1:]) if isinstance(tensors, torch.Tensor) else ()
 
 
 ROWS, VALUES, INDEXED = 10_000, 1 << 21, 64
-"""At most so many evenly spread rows, with so many values, are counted; without names at most so many columns."""
+"""The most evenly spread rows and the most values that are counted; the most columns without names."""
 
 
 def columns_of(dataset: Dataset, least: int = 1) -> dict[str, Column]:
-    """The columns of the examples to train on, as they are stored, and of their targets.
+    """Return the columns of the stored training examples, and of their targets.
 
-    Inputs have the names of a table's columns, or an index if they are flat and few numbers; else they are one
-    column. All labels are counted if there is one for each example, and of files no more than `SHOWN` examples.
-    Values of which fewer than `least` are of one label, or in one bin, or missing, are left out.
+    Inputs have the names of a table's columns. Without names they have an index if they are flat and few numbers;
+    else they are one column. If each example has one label, all labels are counted. For files, at most `SHOWN`
+    examples are counted. Values are left out if fewer than `least` of them are of one label, in one bin, or
+    missing.
     """
     shown = dataset.train if isinstance(dataset.train, Examples) else _shown(dataset.train)
     labels, columns = targets_of(dataset.train), dict[str, Column]()
@@ -218,7 +223,7 @@ def columns_of(dataset: Dataset, least: int = 1) -> dict[str, Column]:
 
 
 def _numbers(tensor: torch.Tensor, least: int) -> Column:
-    """The column of the numbers of a tensor (example, *), but for bins of fewer than `least`."""
+    """Return the column of the numbers of a tensor (example, *), but for bins of fewer than `least`."""
     every = tensor.flatten().double().numpy()
     values = every[~np.isnan(every)] + 0.0  # which makes 0.0 of -0.0
     bits = values.view(np.int64) >> 48
@@ -233,15 +238,19 @@ def _numbers(tensor: torch.Tensor, least: int) -> Column:
 
 
 def _both(one: Mapping[str, Column], other: Mapping[str, Column]) -> dict[str, Column]:
-    """The columns of the examples of both."""
+    """Return the columns of the examples of both."""
     return {**one, **other, **{name: one[name].joined(other[name]) for name in one if name in other}}
 
 
 def put_alike(descriptions: Sequence[Description]) -> Meaning | None:
-    """The order that labels are put in, if one an example, where partitions name other ones; else None."""
+    """Return the order of labels, if one an example, and of columns, if partitions have different names.
+
+    Else None.
+    """
     known = [each.meaning for each in descriptions if not each.unreadable]
     named = all(each.class_names for each in known) and not any(each.targets for each in descriptions)
-    return common(known) if named and len({each.class_names for each in known}) > 1 else None
+    known = known if named else [replace(each, class_names=()) for each in known]
+    return common(known) if len({(each.class_names, each.input_names) for each in known}) > 1 else None
 
 
 def combine(
@@ -250,11 +259,11 @@ def combine(
     alike: bool = True,
     padded: bool = False,
 ) -> Description:
-    """Combine the partitions' descriptions into one; raises `DataError` if two do not fit together.
+    """Combine the partitions' descriptions into one. Raises `DataError` if two do not fit together.
 
-    `called` gives what a partition is called. Of those that cannot be read nothing is known but that, by their
-    empty digests. Unless all are to be `alike`, examples may be of other kinds, such as images of other sizes.
-    Those of which a function of the user's makes batches may be `padded`, and of other lengths.
+    `called` gives the name of a partition. A partition that cannot be read has an empty digest and no other facts.
+    Unless all must be `alike`, examples may be of other kinds, such as images of other sizes. If a function of the
+    user's makes batches, examples may be `padded`, and of different lengths.
     """
     known = {called(number): each for number, each in enumerate(descriptions) if not each.unreadable}
     one, first = next(iter(known.items()))

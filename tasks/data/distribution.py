@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 
 from roundweave.storage.errors import DataError
-from roundweave.storage.runs.figures import legend_aside, plot_axes
+from roundweave.storage.rounds.splits import partition_names
+from roundweave.storage.runs.figures import legend_aside, name_rows, plot_axes
 from roundweave.tasks.data.description import check_numbered
 from roundweave.tasks.data.examples import are_scalar_labels, single
 from roundweave.tasks.data.partitions import Partitions
@@ -24,9 +25,9 @@ SCALE = "turbo"
 
 
 def labels(partitions: Partitions) -> np.ndarray | None:
-    """The label of each training example, (examples,), as its name if it has one.
+    """Return the label of each training example, (examples,), as its name if it has one.
 
-    None if targets are no labels, or not known without reading all examples.
+    Returns None if targets are no labels, or are unknown without reading all examples.
     """
     targets, names = partitions.known_targets(), partitions.describe(0).class_names
     if targets is None or not are_scalar_labels(targets):
@@ -39,12 +40,12 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
 
     Args:
         partitions: The source and its split.
-        number: The split to count: 0 is the first, and greater ones exist with `resplit_every`.
+        number: The number of the split, from 0. Numbers above 0 exist with `resplit_every`.
 
     Returns:
-        A row for each partition, and a column for each label and for the ``size``. Columns have the labels' names,
-        unless a label is called size. If targets are no single labels, or are not known without reading all,
-        ``size`` is the only column.
+        One row for each partition, by its name if it has one. One column for each label, by its name, and the
+        column ``size``. If a label is called size, columns have the labels' numbers. If targets are no single
+        labels, or unknown without reading all examples, ``size`` is the only column.
 
     Raises:
         DataError: The examples cannot be loaded or split.
@@ -54,7 +55,7 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
     """
     sizes = partitions.sizes(number)
     targets = [] if partitions.known_targets() is None else train_targets(partitions, number)
-    counts = pd.DataFrame(index=pd.RangeIndex(len(sizes), name="partition"))
+    counts = pd.DataFrame(index=pd.Index(partition_names(partitions.read_names(), len(sizes)), name="partition"))
     if targets and all(map(are_scalar_labels, targets)):
         classes = 1 + max(int(part.max()) for part in targets)
         check_numbered(classes, len(torch.cat(targets).unique()))
@@ -66,14 +67,17 @@ def label_counts(partitions: Partitions, number: int = 0) -> pd.DataFrame:
 
 
 def train_targets(partitions: Partitions, number: int) -> list[torch.Tensor]:
-    """The targets (examples, *) that each partition trains on under a split; raises `DataError` if not known."""
+    """Return the training targets ``(examples, *)`` of each partition under a split.
+
+    Raises `DataError` if unknown.
+    """
     every = range(partitions.split.partitions)
     if partitions.source.partitioned:
         loaded = (partitions.load(number, partition) for partition in every)
         return [single(part.first(len(part)).targets, "a table of labels") for part in loaded]
     if (targets := partitions.known_targets()) is None:
         source = partitions.source
-        raise DataError(f"{source} shows its labels only as it is read; give the data set all of them as targets")
+        raise DataError(f"{source} shows its labels only when it is read; give the data set all labels as targets")
     return [targets[torch.from_numpy(partitions.train_rows(partition, number)[0])] for partition in every]
 
 
@@ -94,7 +98,6 @@ def draw_counts(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.ticker import MaxNLocator
 
     ax = ax or plot_axes(len(counts))
     pieces = counts.drop(columns="size") if len(counts.columns) > 1 else counts
@@ -104,10 +107,10 @@ def draw_counts(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for place, label in enumerate(labels):
         colour = colours(place if few else place / (len(labels) - 1))
         left = pieces.iloc[:, :place].sum(axis=1)
-        ax.barh(counts.index, pieces[label], left=left, height=0.85, color=colour, label=str(label))
+        ax.barh(range(len(counts)), pieces[label], left=left, height=0.85, color=colour, label=str(label))
     ax.set(xlabel="examples", ylabel="partition", ylim=(len(counts) - 0.5, -0.5), xlim=(0, counts["size"].max()))
     ax.xaxis.set_major_formatter("{x:,.0f}")
-    ax.yaxis.set_major_locator(MaxNLocator(20, integer=True))
+    name_rows(ax, counts.index, 20)
     if not few:
         scale = ScalarMappable(Normalize(labels[0], labels[-1]), SCALE)
         ax.figure.colorbar(scale, ax=ax, label="label", aspect=40)

@@ -1,4 +1,4 @@
-"""Examples that are read where they are used, in this process or by others ahead of their use."""
+"""Examples that are read where they are used, in this process or ahead of time in other processes."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ import numpy as np
 
 from roundweave.storage.errors import one_line
 from roundweave.tasks.data.datasets import Reader
-from roundweave.tasks.data.examples import Examples, Move, grouped_passes, passes, tensors_of
+from roundweave.tasks.data.examples import Examples, Move, grouped_passes, passes, tensors_of, used_of
 from roundweave.tasks.data.reading import CURRENT, Reading, ReadingFailed
 from roundweave.tasks.data.sources.own import Stream
 from roundweave.tasks.data.splits.split import LARGEST_SCORE_BATCH, SCORE_BATCH
 from roundweave.tasks.numerics.pinning import derive_seed
 
 SHUFFLED = 1024
-"""Of so many examples of a stream the next one is drawn."""
+"""The number of buffered examples of a stream among which the next one is drawn."""
 
 AHEAD = 2
-"""How many batches each process reads ahead."""
+"""The number of batches that each process reads ahead."""
 
 
 class Loader:
-    """Processes that read batches ahead; they stay while examples that were read by them are in use."""
+    """Processes that read batches ahead. They stay as long as examples that they read are in use."""
 
     def __init__(self, workers: int) -> None:
-        multiprocessing.current_process().daemon = False  # or a worker of Dask may start no processes
-        # Processes that are forked off a fork server hold no lock of a thread of this one.
+        multiprocessing.current_process().daemon = False  # else a Dask worker may not start processes
+        # Processes of a fork server hold no lock of this process's threads.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__])
         self._ahead = AHEAD * workers
@@ -45,7 +45,7 @@ class Loader:
         finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
     def batches(self, reading: Reading, keys: Iterable[tuple[np.ndarray, int]]) -> Iterator[Examples]:
-        """The batches of rows, int64 (row,), and seeds, in order; raises `ReadingFailed`."""
+        """Yield the batches of rows, int64 (row,), and seeds, in order. Raises `ReadingFailed`."""
         left, begun, submit = iter(keys), deque[Future[Examples]](), self._pool.submit
         try:
             while True:
@@ -62,7 +62,7 @@ class Loader:
 
 
 def _begin_process() -> None:
-    """Let this process of a loader end when the process of the map dies. Ctrl-C ends the map's process alone."""
+    """Let this process of a loader end when the process of the map dies. Ctrl-C ends only the map's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -78,16 +78,16 @@ _loaders: MutableMapping[int, Loader] = WeakValueDictionary()
 
 
 def forget_loaders() -> None:
-    """Have new processes read ahead. The present ones hold the files that they have opened."""
+    """Start new processes for reading ahead. The present ones hold the files that they have opened."""
     _loaders.clear()
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedExamples:
-    """Some rows, int64 (example,), of a partition's examples, which are read whenever they are used.
+    """Some rows, int64 (example,), of a partition's examples, read whenever they are used.
 
-    They have what maps and scores use of `Examples`. `move` brings their batches to a device, and `loader` has the
-    loader of this process once it was used.
+    They have the methods of `Examples` that maps and scores use. `move` brings their batches to a device. `loader`
+    is the loader of this process, once it was used.
     """
 
     reading: Reading
@@ -99,45 +99,47 @@ class LoadedExamples:
         return {**vars(self), "loader": []}
 
     def __len__(self) -> int:
+        """Return the number of examples."""
         return len(self.rows)
 
     def on(self, move: Move) -> LoadedExamples:
-        """The same examples, whose batches `move` brings to a device."""
+        """Return the same examples. `move` brings their batches to a device."""
         return replace(self, move=move)
 
     def as_scored(self) -> LoadedExamples:
-        """The same examples, prepared as held-out ones are."""
+        """Return the same examples, prepared like held-out ones."""
         loading = self.reading.loading
         prepared = replace(loading, transform=loading.held_out_transform)
         return replace(self, reading=replace(self.reading, loading=prepared))
 
     def first(self, count: int) -> Examples:
-        """The first examples, at most so many, in memory."""
+        """Return the first examples, at most so many, in memory."""
         return next(replace(self, rows=self.rows[:count]).slices(count))
 
     def every(self, step: int) -> LoadedExamples:
-        """Each so many-th example."""
+        """Return every `step`-th example, beginning with the first."""
         return replace(self, rows=self.rows[::step])
 
     def slices(self, size: int) -> Iterator[Examples]:
-        """All examples in order, in batches of `size`; the last may be smaller.
+        """Yield all examples in order, in batches of `size`. The last batch may be smaller.
 
-        What is drawn follows from the numbers of a batch's rows, whoever has them.
+        The draws follow from the row numbers of a batch, whoever reads the batch.
         """
-        part = self.reading.part
+        part, every = self.reading.part, self.rows
         if isinstance(part, Stream):
-            return self._moved(self._streamed([part.at(self.rows)], size, 0, self.rows[::size].tolist()))
-        batches = [self.rows[start : start + size] for start in range(0, len(self), size)]
+            return self._moved(self._streamed([part.at(every)], len(self), size, 0, every[::size].tolist()))
+        batches = [every[start : start + size] for start in range(0, len(self), size)]
         return self._read((rows, derive_seed(0, "batch", int(rows[0]))) for rows in batches)
 
-    def batches(self, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
-        """Draw so many batches; see `roundweave.batches`. All that is drawn comes from the seed."""
-        size, part = min(size or len(self), len(self)), self.reading.part
+    def batches(self, size: int | None, steps: int, seed: int, whole: int = 1) -> Iterator[Examples]:
+        """Draw so many batches; see `roundweave.batches`. All draws come from the seed."""
+        used, part = used_of(len(self), whole), self.reading.part
+        size = min(size or used, used)
         if isinstance(part, Stream):
             shuffled = self._passes(part, size * steps, np.random.default_rng(seed))
-            return islice(self._moved(self._streamed(shuffled, size, seed)), steps)
+            return islice(self._moved(self._streamed(shuffled, used, size, seed)), steps)
         groups = part.groups if isinstance(part, Reader) else None
-        how = (size, steps, seed)
+        how = (size, steps, seed, used)
         orders: Iterable[Any] = (
             passes(len(self), *how) if groups is None else grouped_passes(groups[self.rows], *how)
         )
@@ -146,12 +148,12 @@ class LoadedExamples:
         return self._read((rows, derive_seed(seed, "batch", number)) for rows, number in numbered)
 
     def _read(self, keys: Iterable[tuple[np.ndarray, int]]) -> Iterator[Examples]:
-        """The batches of rows, int64 (row,), and seeds."""
+        """Yield the batches of rows, int64 (row,), and seeds."""
         if workers := self.reading.loading.workers:
             self.loader[:] = [_loaders.get(workers) or _loaders.setdefault(workers, Loader(workers))]
             reading = replace(
                 self.reading, owner=CURRENT.get() or self.reading.owner
-            )  # a map's knows who takes part
+            )  # the partition of a map knows the cohort
             return self._moved(self.loader[0].batches(reading, keys))
         return self._moved(self.reading.rows(*key) for key in keys)
 
@@ -159,16 +161,22 @@ class LoadedExamples:
         return batches if self.move is None else (batch.on(self.move) for batch in batches)
 
     def _streamed(
-        self, passes: Iterable[Iterator[Any]], size: int, seed: int, numbers: Iterable[int] | None = None
+        self, passes: Iterable[Iterator[Any]], used: int, size: int, seed: int, numbers: Iterable[int] = ()
     ) -> Iterator[Examples]:
-        """The batches of passes over a stream, by default numbered from 0; a pass's last may be smaller."""
-        counts = [min(size, len(self) - start) for start in range(0, len(self), size)]
+        """Yield batches of passes over so many `used` examples, numbered from 0 by default.
+
+        The last may be smaller.
+        """
+        counts = [min(size, used - start) for start in range(0, used, size)]
         each = ((items, count) for items in passes for count in counts)
-        for (items, count), number in zip(each, itertools.count() if numbers is None else numbers, strict=False):
+        for (items, count), number in zip(each, numbers or itertools.count(), strict=False):
             yield self.reading.next(items, count, derive_seed(seed, "batch", number))
 
     def _passes(self, stream: Stream, wanted: int, generator: np.random.Generator) -> Iterator[Iterator[Any]]:
-        """Passes over a stream without end, shuffled; if fewer than all are wanted, from a place that is drawn."""
+        """Yield passes over a stream without end, shuffled.
+
+        If a pass takes fewer than all, it starts at a drawn place.
+        """
         start = int(generator.integers(len(self))) if wanted < len(self) else 0
         while True:
             ordered = chain(islice(stream.at(self.rows), start, None), islice(stream.at(self.rows), start))
@@ -179,7 +187,7 @@ AnyExamples = Examples | LoadedExamples
 """Examples of a partition, in memory or read where they are used."""
 
 Scored = tuple[AnyExamples, ...]
-"""The examples that a partition scores for each scorer of a run, in the order of these."""
+"""The examples that a partition scores for each scorer of a run, in the order of the scorers."""
 
 
 @dataclass(frozen=True)
@@ -191,13 +199,13 @@ class Partition:
 
 
 SCORED_BYTES = 1 << 21
-"""So many bytes of held-out examples are scored at once: more take memory from what a network computes of them."""
+"""The bytes of held-out examples that are scored at once. More would take memory from the network's outputs."""
 
 
 def score_batch(examples: AnyExamples) -> int:
-    """How many held-out examples are scored at once, a part of the arithmetic that follows from their size alone.
+    """Return how many held-out examples are scored at once. The number follows from their size alone.
 
-    Those that are read where they are used, whose size is not known before, are scored by the fewest.
+    Examples that are read where they are used have no known size. They are scored in the smallest batches.
     """
     if isinstance(examples, LoadedExamples):
         return SCORE_BATCH
@@ -210,7 +218,7 @@ BlockExamples = Mapping[int, Partition]
 
 
 def _shuffled(items: Iterator[Any], generator: np.random.Generator) -> Iterator[Any]:
-    """The items of a stream, each drawn from the next `SHUFFLED`."""
+    """Yield the items of a stream, each drawn from the next `SHUFFLED`."""
     held = list(islice(items, SHUFFLED))
     for item in items:
         place = int(generator.integers(len(held)))

@@ -1,4 +1,4 @@
-"""What the numbers of a network's inputs and outputs mean: their names, in order, and how inputs are stored."""
+"""The meaning of a network's inputs and outputs: their names, in order, and the kind of stored inputs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from roundweave.storage.errors import DataError
 
 @dataclass(frozen=True)
 class Meaning:
-    """The names of labels and of input columns, each in the order of their numbers; empty if they have none.
+    """The names of labels and of input columns, each in the order of their numbers; empty without names.
 
-    `kind` says what inputs are as they are stored: pixels (which are divided by 255), integers or numbers; empty
-    if that is not known.
+    `kind` says what stored inputs are: pixels (which are divided by 255), integers or numbers; empty if unknown.
     """
 
     class_names: tuple[str, ...] = ()
@@ -24,11 +23,14 @@ class Meaning:
 
     @classmethod
     def recorded(cls, data: Mapping[str, Any]) -> Meaning:
-        """The meaning that the record of a run's data has."""
+        """Return the meaning that the record of a run's data has."""
         return cls(tuple(data.get("class_names", ())), tuple(data.get("input_names", ())), data.get("kind", ""))
 
     def put_first(self, other: Meaning) -> Meaning:
-        """The names of `other` in the order that they have here. Labels known here alone keep their numbers."""
+        """Return the names of `other` in the order that they have here.
+
+        Labels known here alone keep their numbers.
+        """
         return Meaning(
             _in_order(other.class_names, self.class_names) if other.class_names else (),
             _in_order(other.input_names, [name for name in self.input_names if name in other.input_names]),
@@ -37,7 +39,7 @@ class Meaning:
 
 
 NO_NAMES = Meaning()
-"""What is known where nothing is, as of a file of tensors."""
+"""Names of a file without any, such as a file of tensors."""
 
 
 def _in_order(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
@@ -45,9 +47,9 @@ def _in_order(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
 
 
 def agree(each: Mapping[str, Meaning]) -> Meaning:
-    """The meaning that all have, by what each is called; some may lack the last names.
+    """Return the meaning that all have, with the name of each in messages. Some may lack the last names.
 
-    Raises `DataError` where one number means two things: labels are numbers here and names there, a place has two
+    Raises `DataError` if one number means two things: labels are numbers here and names there, a place has two
     names, or inputs are pixels here and numbers there.
     """
     agreed_kind({name: "names" if known.class_names else "numbers" for name, known in each.items()}, "labels")
@@ -58,7 +60,7 @@ def agree(each: Mapping[str, Meaning]) -> Meaning:
 
 
 def agreed_kind(kinds: Mapping[str, str], what: str = "inputs") -> str:
-    """The kind that is known of some, of inputs or of `what`; raises `DataError` where two are of other ones."""
+    """Return the known kind of inputs, or of `what`. Raises `DataError` if two kinds differ."""
     known = {name: kind for name, kind in kinds.items() if kind}
     one, first = next(iter(known.items()), ("", ""))
     for name, other in known.items():
@@ -68,7 +70,7 @@ def agreed_kind(kinds: Mapping[str, str], what: str = "inputs") -> str:
 
 
 def agreed_names(named: Mapping[str, tuple[str, ...]], what: str) -> tuple[str, ...]:
-    """The names that all have, some perhaps without the last ones; raises `DataError` for others."""
+    """Return the names that all have; some may lack the last ones. Raises `DataError` for different names."""
     best, longest = max(named.items(), key=lambda each: len(each[1]), default=("", ()))
     for one, names in named.items():
         for place, (name, other) in enumerate(zip(names, longest, strict=False)):
@@ -81,12 +83,19 @@ def agreed_names(named: Mapping[str, tuple[str, ...]], what: str) -> tuple[str, 
 
 
 def common(each: Sequence[Meaning]) -> Meaning:
-    """An order for the labels of all: first what they begin with alike, then the others, sorted.
+    """Return an order for the labels of all: first the common beginning, then the others, sorted.
 
-    Columns are not put in another one, as who has their weights may be trained with each order.
+    Columns keep their order, because weights may have been trained with it. If partitions encode different texts
+    of a column, such as ``city=Rome``, the columns of all texts are joined.
     """
     named = [one.class_names for one in each]
     alike = [names[0] for names in takewhile(lambda names: len({*names}) == 1, zip(*named, strict=False))]
     others = sorted({name for names in named for name in names} - {*alike})
-    columns = {one.input_names for one in each}
-    return Meaning((*alike, *others), columns.pop() if len(columns) == 1 else ())
+    return Meaning((*alike, *others), _encoded([one.input_names for one in each]))
+
+
+def _encoded(named: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return all columns if they are the same ones but for the texts after ``=``, sorted; else none."""
+    places = {tuple(dict.fromkeys(name.partition("=")[0] for name in one)) for one in named}
+    order, every = places.pop(), {name: name.partition("=")[0] for one in named for name in one}
+    return () if places else tuple(sorted(every, key=lambda name: (order.index(every[name]), name)))

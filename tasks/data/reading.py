@@ -1,6 +1,7 @@
-"""Opened data sets, and how batches are read of them and prepared by the user's functions, with seeded draws.
+"""Opened data sets, and how batches are read from them and prepared by the user's functions, with seeded draws.
 
-`partition()` tells the user's functions which partition they are called for."""
+`partition()` tells the user's functions for which partition they are called.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ from roundweave.tasks.own_code.code import Code
 
 @dataclass(frozen=True)
 class CurrentPartition:
-    """The partition that the user's code is called for.
+    """The partition for which the user's code is called.
 
-    `number` is from 0, and `name` is that of its value in a split by a column, or of its data set where each
-    partition has one; else its number as a text. `partitions` is how many there are, and `options` are its own.
-    `cohort` has the numbers of those that take part in the round, ascending. It has all where there is no such
-    round: with a parameter server, and in data functions.
+    `number` counts from 0. `name` is the value of the partition in a split by a column, or the name of its data
+    set, else its number as a text. `partitions` is the number of all partitions, and `options` are the options of
+    this one. `cohort` has the numbers of the partitions in the round, ascending. With a parameter server, and in
+    data functions, `cohort` has all partitions.
     """
 
     number: int
@@ -44,12 +45,12 @@ class CurrentPartition:
 
 
 CURRENT: ContextVar[CurrentPartition | None] = ContextVar("partition", default=None)
-"""The partition for which this thread calls the user's code; None while it is called for all, or for several."""
+"""The partition for which this thread calls the user's code; None during a call for all or several partitions."""
 
 
 @contextmanager
 def as_partition(partition: CurrentPartition | None) -> Iterator[None]:
-    """Have the user's code called for a partition, or for none, while the context lasts."""
+    """Call the user's code for a partition, or for none, inside this context."""
     token = CURRENT.set(partition)
     try:
         yield
@@ -58,14 +59,14 @@ def as_partition(partition: CurrentPartition | None) -> Iterator[None]:
 
 
 def partition() -> CurrentPartition:
-    """Tell for which partition a map, a transform or a data function is called.
+    """Tell a map, a transform or a data function for which partition it is called.
 
     Returns:
-        A frozen value with `number`, `name`, `partitions` (how many there are), `cohort` (the numbers of those
-        that take part in the round) and `options` (a copy of those that ``--partition-options`` gives it).
+        A frozen value with `number`, `name`, `partitions` (the number of all), `cohort` (the numbers of the
+        partitions in the round) and `options` (a copy of what ``--partition-options`` gives the partition).
 
     Raises:
-        UsageError: The code is not called for one partition alone.
+        UsageError: The code is called for no single partition.
 
     Example:
         >>> def transform(picture):
@@ -80,16 +81,17 @@ def partition() -> CurrentPartition:
 
 
 class ReadingFailed(Exception):
-    """Examples could not be read or prepared; the text says why. To a round it is an error of the map."""
+    """Examples could not be read or prepared; the text says why. A round treats this as an error of the map."""
 
 
 _opened: OrderedDict[tuple[Source, CurrentPartition | None], Dataset] = OrderedDict()
 
 
 def opened(source: Source, partition: CurrentPartition | None, memory: float = 0) -> Dataset:
-    """What a source gives for a partition, or if that is None for all; raises `DataError`.
+    """Return what a source gives for a partition, or for all if that is None. Raises `DataError`.
 
-    A process holds at most `memory` bytes of examples and the last data set. What was used longest ago goes first.
+    A process holds at most `memory` bytes of examples and the last data set. The least recently used data set is
+    dropped first.
     """
     key = (source, partition)
     if key not in _opened:
@@ -106,7 +108,7 @@ def opened(source: Source, partition: CurrentPartition | None, memory: float = 0
 
 
 def forget_opened(reading: Reading | None = None) -> None:
-    """Forget the data sets of this process, or the one that a reading is of: they may have changed on disk."""
+    """Forget the data sets of this process, or the one of a reading, because they may have changed on disk."""
     if reading is None:
         _opened.clear()
     else:
@@ -115,11 +117,11 @@ def forget_opened(reading: Reading | None = None) -> None:
 
 @dataclass(frozen=True)
 class Loading:
-    """How examples are prepared where they are used; all but `workers` and `memory` decides bits.
+    """How examples are prepared where they are used. All fields but `workers` and `memory` decide bits.
 
-    `transform` is called with the input of each example to train on, or with input and target, and
-    `held_out_transform` with those to score with. `collate` makes a batch of a list of examples. `workers` is the
-    number of processes that read ahead, and `memory` how many bytes of examples a process holds; None: all.
+    `transform` is called with the input of each training example, or with input and target. `held_out_transform`
+    is called with each held-out example. `collate` makes a batch of a list of examples. `workers` is the number of
+    processes that read ahead. `memory` is how many bytes of examples a process holds; None holds all.
     """
 
     transform: Code | None = None
@@ -130,22 +132,22 @@ class Loading:
 
     @property
     def given(self) -> list[str]:
-        """The settings because of which examples in memory are not used as they are; `workers` alone is none."""
+        """The settings that change examples in memory before their use. `workers` alone changes nothing."""
         return [name for name, given in vars(self).items() if name != "workers" and given is not None]
 
     @property
     def held_bytes(self) -> float:
-        """How many bytes of data sets a process holds besides the one in use."""
+        """The bytes of data sets that a process holds besides the one in use."""
         return 0 if not self.given else inf if self.memory is None else self.memory
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Reads and prepares batches of what a source gives for a partition; a small value that loaders are sent.
+    """Reads and prepares batches of what a source gives for a partition. It is a small value, sent to loaders.
 
-    `partition` is the one that the source is asked for, None if it gives all at once, and `owner` the one whose
-    examples they are, None if all partitions score with them. `held_out` means the examples to score with, and
-    `dtype` is that of their floats. Of examples that cannot be read, `unreadable` is the reason.
+    `partition` is the partition that the source is asked for, None if the source gives all at once. `owner` is the
+    partition whose examples they are, None if all partitions score with them. `held_out` selects the held-out
+    examples, and `dtype` is that of floats. `unreadable` is the reason why examples cannot be read.
     """
 
     source: Source
@@ -158,12 +160,12 @@ class Reading:
 
     @property
     def dataset(self) -> Dataset:
-        """What the source gives, which each process opens once."""
+        """The data set of the source. Each process opens it once."""
         return opened(self.source, self.partition, self.loading.held_bytes)
 
     @property
     def part(self) -> Examples | Reader:
-        """The examples of the data set to train on, or those to score with; raises `ReadingFailed`."""
+        """The training examples of the data set, or the held-out ones. Raises `ReadingFailed`."""
         if self.unreadable:
             raise ReadingFailed(self.unreadable)
         return self.dataset.part(self.held_out)
@@ -173,14 +175,14 @@ class Reading:
         return self.loading.held_out_transform if self.held_out else self.loading.transform
 
     def rows(self, rows: np.ndarray, seed: int) -> Examples:
-        """The prepared batch of some rows, int64 (row,), drawn from the seed; raises `ReadingFailed`."""
+        """Return the prepared batch of some rows, int64 (row,), drawn from the seed. Raises `ReadingFailed`."""
         with self._drawing(seed):
             if self._transform is None and self.loading.collate is None:
                 return self.dataset.finished(self.part.read(rows), self.dtype)
             return self._prepared(self.part.items(rows))
 
     def next(self, items: Iterator[Any], count: int, seed: int) -> Examples:
-        """The prepared batch of the next examples of a stream, at most so many; see `rows`."""
+        """Return the prepared batch of the next examples of a stream, at most so many; see `rows`."""
         with self._drawing(seed):
             return self._prepared(list(islice(items, count)), alone=True)
 
@@ -198,7 +200,7 @@ class Reading:
 
     @contextmanager
     def _drawing(self, seed: int) -> Iterator[None]:
-        """Seed the process's generators, and raise `ReadingFailed` for any error, in a loader as in here."""
+        """Seed the process's generators, and raise `ReadingFailed` for any error, in a loader and here."""
         with pinned(seed, threads=1), as_partition(CURRENT.get() or self.owner):
             try:
                 yield
@@ -209,7 +211,7 @@ class Reading:
 
 
 def _named(what: str, code: Code) -> AbstractContextManager[None]:
-    """A context in which an error of the user's function is told under the name of the function."""
+    """Inside this context, errors of the user's function carry the name of the function."""
     return failing_as(lambda error: DataError(f"{what} {code.reference} failed with {located(error)}"))
 
 
@@ -218,7 +220,7 @@ _function = functools.lru_cache(maxsize=4)(Code.load)
 
 @functools.lru_cache(maxsize=4)
 def _per_example(transform: Code, name: str) -> Callable[[Any], Any]:
-    """A function of an example that transforms its input, or input and target if the transform takes two."""
+    """Return a function of an example that transforms its input, or input and target if it takes both."""
     function = _function(transform)
     takes_both = needed(function) == 2
 

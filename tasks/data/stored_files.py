@@ -1,4 +1,4 @@
-"""Files of examples that are larger than memory: which there are, and how they are read."""
+"""Files of examples that are larger than memory: how they are found and read."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from roundweave.tasks.data.examples import Examples, check_values, tensors_of
 from roundweave.tasks.numerics.devices import moved
 
 HASHED = 256_000_000
-"""Files that together have more bytes than this are not read whole to show that they are the same."""
+"""Files with more bytes than this together are not read whole to show that they are unchanged."""
 
 EDGES = 1_000_000
-"""Of large files, so many bytes at their starts are read, and as many at their ends."""
+"""The bytes at the start, and at the end, of a large file that are read to show that it is unchanged."""
 
 DEEP = "**/*"
 """The pattern of all files of a folder, and of those in it."""
 
 HELD = 2
-"""How many groups of examples a process holds, those that were read last."""
+"""The number of groups of examples that a process holds, the most recent ones."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class File:
             raise DataError(f"{self.address} has changed since it was opened; restore it and resume the run")
 
     def shown(self, edge: int | None) -> str:
-        """What shows that the bytes are the same: size and digest, or in a bucket size and tag.
+        """Return what shows that the bytes are unchanged: size and digest, or in a bucket size and tag.
 
         With an `edge`, it is the time of change, and the digest of so many bytes at the start and at the end.
         """
@@ -70,7 +70,7 @@ class File:
 
 
 def file_at(address: str, name: str = "") -> File:
-    """The file at an address; raises `FileMissing`, and `DataError` for a folder, a pipe or a device."""
+    """Return the file at an address. Raises `FileMissing`, and `DataError` for a folder, a pipe or a device."""
     name = name or address.rpartition("/")[2]
     try:
         if scheme_of(address):
@@ -89,7 +89,7 @@ def file_at(address: str, name: str = "") -> File:
 
 
 def files_below(folder: str, pattern: str = DEEP) -> list[File]:
-    """The files of a folder that match a pattern, by name; raises `FileMissing` if there are none."""
+    """Return the files of a folder that match a pattern, by name. Raises `FileMissing` if there are none."""
     if scheme_of(folder):
         from roundweave.storage.places.objects import s3_place
 
@@ -106,11 +106,11 @@ def files_below(folder: str, pattern: str = DEEP) -> list[File]:
 
 @dataclass(frozen=True, eq=False)
 class FileReader(Reader):
-    """Reads `count` examples of files by `load`, a function of their rows, int64 (row,); errors say `where`.
+    """Reads `count` examples of files by `load`, a function of their rows, int64 (row,). Messages say `where`.
 
-    With `starts`, int64 (group + 1,), the first row of each group and the number of examples, `load` is a function
-    of a group's number and reads it as a whole. `targets` are in memory, or None; then `largest` finds the largest
-    label.
+    `starts`, int64 (group + 1,), has the first row of each group and the number of examples. With `starts`, `load`
+    is a function of a group's number, and reads the group as a whole. `targets` are in memory, or None; then
+    `largest` finds the largest label.
     """
 
     found: Sequence[File]
@@ -127,7 +127,7 @@ class FileReader(Reader):
 
     @functools.cached_property
     def groups(self) -> np.ndarray | None:
-        """The group of each example, int64 (example,), if there are some."""
+        """The group of each example, int64 (example,), if there are groups."""
         return None if self.starts is None else np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
     @functools.cached_property
@@ -135,12 +135,12 @@ class FileReader(Reader):
         return functools.lru_cache(HELD)(self.load)
 
     def read(self, rows: np.ndarray) -> Examples:
-        """The examples at some rows, int64 (row,); raises `DataError` for numbers that are not finite."""
+        """Return the examples at some rows, int64 (row,). Raises `DataError` for numbers that are not finite."""
         read = self.load(rows) if self.starts is None else self._gathered(self.starts, rows)
         return check_values(read, self.where, rows)
 
     def _gathered(self, starts: np.ndarray, rows: np.ndarray) -> Examples:
-        """The examples at some rows, int64 (row,), of the groups that begin at `starts`."""
+        """Return the examples at some rows, int64 (row,), of the groups that begin at `starts`."""
         numbers, whole = np.searchsorted(starts, rows, "right") - 1, None
         # In the order in which they come, so that the last one is still held for the next batch.
         for number in dict.fromkeys(numbers.tolist()):
@@ -159,7 +159,7 @@ class FileReader(Reader):
 
     @functools.cached_property
     def files(self) -> dict[str, str]:
-        """What shows that each file, or all files of a folder, are the same."""
+        """What shows that each file, or all files of a folder, are unchanged."""
         large = not self.hash_data and sum(file.size for file in self.found) > HASHED
         found: dict[str, dict[str, str]] = {}
         for file in self.found:

@@ -1,4 +1,4 @@
-"""The executors by name, what opens one, and the functions that every executor has."""
+"""The executors by name, how to open one, and the functions that every executor has."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 def shared(context: Callable[P, AbstractContextManager[T]]) -> Callable[P, AbstractContextManager[T]]:
-    """A decorator: threads that are in this context at once share it.
+    """Yield a decorator: threads that are in this context at once share it.
 
-    The first one enters it, with its own arguments, and the last one to leave exits it.
+    The first thread enters the context, with its own arguments, and the last one to leave exits it.
     """
     lock, stack = threading.Lock(), ExitStack()
     within: list[T] = []
@@ -52,8 +52,9 @@ def shared(context: Callable[P, AbstractContextManager[T]]) -> Callable[P, Abstr
 class ExecutorEntry(Entry):
     """A line of the table of executors.
 
-    `distributed`: it needs a Dask cluster, where pushes arrive at a parameter server when workers are ready; else
-    they arrive in an order that is given. `separate_ranks`: each rank of a network may be a process of its own.
+    `distributed` means that it needs a Dask cluster, where pushes arrive at a parameter server when workers are
+    ready. Without, they arrive in a given order. `separate_ranks` means that each rank of a network may be a
+    process of its own.
     """
 
     distributed: bool = True
@@ -62,25 +63,23 @@ class ExecutorEntry(Entry):
 
 EXECUTORS: Mapping[str, ExecutorEntry] = {
     "graph": ExecutorEntry("tasks on a Dask cluster", ".executors.graph:GraphExecutor"),
-    "ranks": ExecutorEntry(
-        "ranks that stay on its workers", ".executors.ranks:RanksExecutor", separate_ranks=True
-    ),
-    "auto": ExecutorEntry("what is better of these", ".executors.ranks:AutoExecutor", separate_ranks=True),
+    "ranks": ExecutorEntry("a group of processes", ".executors.ranks:RanksExecutor", separate_ranks=True),
+    "auto": ExecutorEntry("the faster of both", ".executors.ranks:AutoExecutor", separate_ranks=True),
     "inline": ExecutorEntry("a loop in this process", ".executors.inline:InlineExecutor", distributed=False),
 }
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What an executor is opened with.
+    """The settings with which an executor is opened.
 
     `scheduler`, `certificates`, `workers` and `private` are as in `clusters.connecting.connect`, which waits up to
     `wait_for_workers` seconds for a first worker. The user is notified of each map that takes more than
-    `worker_timeout` seconds and much longer than the others, and of each worker that is given up, as it sent no
-    heartbeat for so long. With `plain_ranks` the ranks may exchange unencrypted data on a cluster whose
-    Dask is encrypted. With ``auto``, the first rounds are expected to take `round_seconds`. `store` is the address
-    of the runs' folder, or of a run that is only read; workers that do not reach it hand on what is to be stored,
-    and if it is empty all do. `placement` says where the examples of partitions stay.
+    `worker_timeout` seconds and much longer than the others. The user is also notified of each worker that is
+    given up because it sent no heartbeat for so long. With `plain_ranks` the ranks may exchange unencrypted data
+    on a cluster whose Dask is encrypted. With ``auto``, the first rounds are expected to take `round_seconds`.
+    `store` is the address of the runs' folder, or of a run that is only read. Workers that do not reach it hand on
+    what is to be stored; if it is empty, all do. `placement` says where the examples of partitions stay.
     """
 
     scheduler: str | None = None
@@ -103,15 +102,18 @@ class Executor(Protocol):
 
     @classmethod
     def opened(cls, setting: Setting) -> AbstractContextManager[Self]:
-        """A context with an executor, in which the cluster that it needs is there."""
+        """Return a context with an executor, in which the cluster that it needs is there."""
         ...
 
     def each(self, function: Callable[[], T]) -> dict[str, T]:
-        """Call a function in each process where maps run, all at once; the results by process, in block order."""
+        """Call a function in each process where maps run, all at once.
+
+        Return results by process, in block order.
+        """
         ...
 
     def gather(self, function: Callable[[int], T], numbers: Iterable[int], stored: bool = False) -> list[T]:
-        """Call a function with each partition's number where it is mapped; the results in order of the numbers.
+        """Call a function with each partition's number where it is mapped. Return results in order of the numbers.
 
         If `stored`, numbers are of anything else, and the function is called where the store is reached.
         """
@@ -125,7 +127,7 @@ class Executor(Protocol):
         ...
 
     def end(self) -> None:
-        """Stop what goes on between windows of rounds. When it returns, no process works on a round any more."""
+        """Stop what goes on between windows of rounds. After this call, no process works on a round any more."""
         ...
 
     def replay(self, job: Job, rounds: Sequence[int]) -> Iterator[RoundResult]:
@@ -135,8 +137,8 @@ class Executor(Protocol):
 
 @contextmanager
 def open_executor(name: str, **setting: Any) -> Iterator[Executor]:
-    """Open an executor of the table with the fields of a `Setting`; Dask is imported only if it needs Dask."""
+    """Open an executor of the table with the fields of a `Setting`. Dask is imported only if it is needed."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        sys.exit(1)  # a worker that imports a script which trains wherever it is imported; its starter tells why
+        sys.exit(1)  # a worker imports a script that trains on import; the worker's starter reports why
     with EXECUTORS[name].load().opened(Setting(**setting)) as executor:
         yield executor

@@ -1,4 +1,4 @@
-"""Rounds in this process, without Dask. The bits of every other executor are compared with this one's."""
+"""Rounds in this process, without Dask. The bits of every other executor are compared with these."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InlineExecutor:
     """Runs rounds in this process, and notifies of maps that take long; see `Setting`."""
 
     name = "inline"
-    """What commits record as the executor of their round; a subclass has a name of its own."""
+    """The name of the executor in commits. A subclass has a name of its own."""
 
     def __init__(self, setting: Setting = DEFAULTS) -> None:
         self.setting = setting
@@ -61,7 +61,7 @@ class InlineExecutor:
         rounds = partial(self._arrivals, job.work.schedule) if job.work.schedule else self._rounds
         # If the store is slow, the next round's maps do not wait until a round is stored.
         committer = Committer(job, ahead=job.attempt.open().tensors.slow, held=last)
-        with watched(self.setting.worker_timeout):
+        with watched(self.setting.worker_timeout, job.work.partitions.called):
             for commit in committer.commits(rounds(job, first, last)):
                 yield commit
                 if commit.stop:
@@ -72,10 +72,10 @@ class InlineExecutor:
         return engine.rounds(read_outcome(job, first - 1), last)
 
     def _arrivals(self, schedule: Schedule, job: Job, first: int, last: int) -> Iterator[Computed]:
-        """Yield the rounds of a schedule, each computed when it is asked for."""
+        """Yield the rounds of a schedule, each computed on demand."""
         server = self._servers.pop((job.attempt.token, first - 1), None) or schedule.here(job, first - 1)
         yield from server.rounds(self._data(job, first), last)
-        # It is kept for the next window only now: after a failure the server has lost an update.
+        # Keep the server for the next window only now: after a failure it has lost an update.
         self._servers = {(job.attempt.token, last): server}
 
     def end(self) -> None:
@@ -88,7 +88,7 @@ class InlineExecutor:
         """Replay rounds, and yield the result of each in the given order. Nothing is written."""
         from roundweave.tasks.rounds.evidence.replaying import replay_block, replay_round
 
-        with watched(self.setting.worker_timeout):
+        with watched(self.setting.worker_timeout, job.work.partitions.called):
             for round in rounds:
                 block = replay_block(job, round, self._data(job, round, load_block), 0)
                 yield replay_round(job, round, [block])

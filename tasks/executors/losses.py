@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -52,7 +52,9 @@ class Losses:
         self.deaths: dict[int, Fraction] = {}
         self.out_of_memory = 0
         self.workers: set[str] = set()
+        self._called: Callable[..., str] = lambda *numbers: f"partition {listed(numbers)}"
         self._stragglers = Stragglers(worker_timeout)
+        self._attempt = ""
         self._since = began(client)
         self._all_paused = 0.0
         self._paused: set[str] = set()
@@ -68,12 +70,15 @@ class Losses:
         up because this process was suspended. Raises `ClusterError` if the scheduler is gone, if all workers were
         paused for `worker_timeout` seconds, and once `STARVED` workers ran out of memory one after the other.
         """
+        if job:
+            self._called = self._stragglers.called = job.work.partitions.called
+            self._attempt = job.attempt.token
         now, heartbeats, paused, gone = on_scheduler(self.client, census, self._since)
         passed, self._since = min(now - self._since, LOOK_SECONDS), now
         self.workers = {*heartbeats}
         self._last |= heartbeats
         self._give_up_silent(heartbeats, passed)
-        self._stragglers.look([Timing(*values) for _, values, _ in heartbeats.values() if values])
+        self._stragglers.look([self._timing(values) for _, values, _ in heartbeats.values()])
         self._notify_paused(paused, bool(paused) and len(paused) == len(heartbeats), passed)
         for each in gone:
             self._count(self._lost(*each), job)
@@ -93,7 +98,7 @@ class Losses:
             on_scheduler(self.client, give_up, list(silent_for))
 
     def _notify_paused(self, paused: Mapping[str, str], every: bool, passed: float) -> None:
-        """Notify of paused workers, with the memory in use; raises `ClusterError` if `every` one is for long."""
+        """Notify of paused workers, with the memory in use. Raises `ClusterError` if `every` one is for long."""
         for worker in paused.keys() - self._paused:
             memory = paused[worker]
             notify(f"worker {worker} is paused by Dask: it uses {memory} of memory; give workers more")
@@ -105,10 +110,15 @@ class Losses:
                 "workers more memory, or fewer partitions each, and start again"
             )
 
+    def _timing(self, values: Any) -> Timing:
+        """Return the timing in a heartbeat. Maps of another run, which the worker may serve too, are left out."""
+        timing = Timing(*values or ())
+        return timing if timing.attempt == self._attempt else Timing()
+
     def _lost(self, worker: str, working: tuple[Hashable, ...], finished: tuple[Hashable, ...], used: int) -> Lost:
         _, values, limit = self._last.pop(worker, (0.0, None, used))
         memory = f"{format_bytes(used)} of {format_bytes(limit)}" if used else ""
-        silent, at = self._given_up.pop(worker, None), Timing(*values or ()).partition
+        silent, at = self._given_up.pop(worker, None), self._timing(values).partition
         return Lost(worker, working, finished, silent, at, memory)
 
     def _count(self, lost: Lost, job: Job | None) -> None:
@@ -117,21 +127,24 @@ class Losses:
         at = at or {partition for partition in [lost.partition] if partition is not None}
         self.deaths |= {p: self.deaths.get(p, Fraction(0)) + Fraction(1, len(at)) for p in at}
         self.out_of_memory += bool(lost.memory)
-        notify(_lost_line(lost, job))
+        notify(_lost_line(lost, job, self._called))
         if self.out_of_memory == STARVED:
             what = f"{self.suspects()}{STARVED} workers ran out of memory in a row ({lost.memory})"
             self.deaths.clear()  # which are named
             raise ClusterError(f"{what}; give workers more memory, or more --partitions of fewer examples each")
 
     def suspects(self) -> str:
-        """The partitions at which workers died most often, as the beginning of an error text; empty for none."""
+        """Return the partitions at which workers died most often, as the beginning of an error text.
+
+        Empty for none.
+        """
         most = max(self.deaths.values(), default=Fraction(0))
-        at = listed(partition for partition, deaths in self.deaths.items() if deaths == most)
-        return f"workers died at partition {at}: " if most else ""
+        at = [partition for partition, deaths in self.deaths.items() if deaths == most]
+        return f"workers died at {self._called(*at)}: " if most else ""
 
 
 def _parts(job: Job | None, keys: Iterable[Any], kinds: Sequence[str]) -> list[tuple[int, int]]:
-    """What Dask keys of a job's attempt are about, as (number, partition), for the tasks of some kinds.
+    """Return what Dask keys of a job's attempt are about, as (number, partition), for the tasks of some kinds.
 
     The number is a round; for ``maps`` that of the first, and for ``data`` the job's `draw`.
     """
@@ -143,17 +156,17 @@ def _parts(job: Job | None, keys: Iterable[Any], kinds: Sequence[str]) -> list[t
     return [(task.round, partition) for task in ours for partition in task.partitions(job)]
 
 
-def _lost_line(lost: Lost, job: Job | None) -> str:
-    """The line about a lost worker: why, and which partitions are mapped again in which rounds."""
+def _lost_line(lost: Lost, job: Job | None, called: Callable[..., str]) -> str:
+    """Return the line about a lost worker: why, and which partitions are mapped again in which rounds."""
     why = f"has been silent for {lost.silent:.0f} s and is given up" if lost.silent else "is lost"
     if lost.memory:
-        at = "" if lost.partition is None else f" at partition {lost.partition}"
+        at = "" if lost.partition is None else f" at {called(lost.partition)}"
         why = f"is lost, as it ran out of memory{at} ({lost.memory})"
     if not lost.working and not lost.finished:
         return f"worker {lost.worker} {why}; it had no work"
     keys = (*lost.working, *lost.finished)
     for of, kind in (("in round", "map"), ("as number", "maps")):
         if again := _parts(job, keys, [kind]):
-            numbers, partitions = map(listed, zip(*again, strict=True))
-            return f"worker {lost.worker} {why}; mapped again {of} {numbers}: partition {partitions}"
+            numbers, partitions = zip(*again, strict=True)
+            return f"worker {lost.worker} {why}; mapped again {of} {listed(numbers)}: {called(*partitions)}"
     return f"worker {lost.worker} {why}; its work is done again"

@@ -100,7 +100,7 @@ class WorkerPool:
         return list(map(self.result, futures))
 
     def _prepared(self, ask: Callable[[], T]) -> T:
-        """What `ask` gets from workers before round 1; it is called again after a loss."""
+        """Return what `ask` gets from workers before round 1; it is called again after a loss."""
         self.losses.deaths.clear()
         (results,) = self.despite_losses(None, [0], lambda rounds, losses: iter([ask()]))
         self.look()
@@ -146,7 +146,7 @@ class WorkerPool:
                     losses = max(losses + 1, int(max(alone, default=0)))
                 if losses > most or (losses == most and isinstance(error, DeadlyWork)):
                     what = f"round {rounds[0]}" if rounds[0] else "work before round 1"
-                    kept = f"rounds to {rounds[0] - 1} are kept, `roundweave resume` goes on"
+                    kept = f"rounds to {rounds[0] - 1} are kept, `roundweave resume` continues"
                     line = f"{what} was lost {losses} times ({lost.suspects()}{error})"
                     raise ClusterError(f"{line}; {advice or (kept if rounds[0] else 'start again')}") from error
                 self.forget()
@@ -166,16 +166,16 @@ class WorkerPool:
         finished(self.client, future, unless, self.look)
 
     def result(self, future: Future[Any]) -> Any:
-        """The value of a future, which is waited for; raises as `workers.result` does."""
+        """Return the value of a future, which is waited for; raises as `workers.result` does."""
         return result(self.client, future, self.look)
 
     def there(self) -> list[int]:
-        """The partitions whose place has a worker now."""
+        """Return the partitions whose place has a worker now."""
         offered = {name for names in offers(self.client).values() for name in names}
         return [number for number, resource in enumerate(self.setting.placement.resources) if resource in offered]
 
     def spread(self, job: Job, one_by_one: bool = False, ranks: int = 1) -> Job:
-        """The job for the workers that are there now: a block for each `ranks` of them, but none is empty.
+        """Return the job for the workers that are there now: a block for each `ranks` of them, but none is empty.
 
         If workers came or went since the last call, their data is forgotten and will be loaded again. With
         `one_by_one` each shard of partitions is a block, and blocks are mapped one after the other. Each shard is
@@ -200,19 +200,19 @@ class WorkerPool:
         self.workers = []
 
     def home(self, block: int) -> str:
-        """The address of the worker that a block prefers."""
+        """Return the address of the worker that a block prefers."""
         return self.workers[block % len(self.workers)]
 
     def key(self, job: Job, kind: str, round: int, block: int | str | tuple[int, ...] = 0) -> Key:
-        """The key of a task, which differs from all keys before the last `forget`."""
+        """Return the key of a task, which differs from all keys before the last `forget`."""
         return kind, f"{job.attempt.token}-{self._spread}-{job.blocks}{job.suffix}", round, block
 
     def shared(self, job: Job) -> Future[Any]:
-        """A future of the job, which is sent to the cluster once."""
+        """Return a future of the job, which is sent to the cluster once."""
         return self._hold(job, self.key(job, f"job-{job.attempt.executor}", 0), itself, job)
 
     def frozen(self, job: Job, place: str) -> Future[Any]:
-        """A future of the frozen parameters, which are sent to a place, or to where maps run, once."""
+        """Return a future of the frozen parameters, which are sent to a place, or to where maps run, once."""
         read = self._hold(job, self.key(job, "frozen-read", 0), read_frozen, self.shared(job))
         return self._hold(job, self.key(job, "frozen", 0, place), itself, read)
 
@@ -244,7 +244,7 @@ class WorkerPool:
             self.wait(future)
 
     def _hold(self, job: Job, key: Key, function: Any, *arguments: Any) -> Future[Any]:
-        """The future of a call, which is kept beyond its window of rounds and made only once for a key."""
+        """Return the future of a call, which is kept beyond its window of rounds and made only once for a key."""
         if key not in self._held:
             home = "" if self.routing.apart else self.home(Task(*key).block)
             self._held[key] = self.submit_one(job, key, home, run_step, function, *arguments)

@@ -75,7 +75,7 @@ class QuorumRounds:
             yield done
 
     def _asked(self, job: Job, round: int) -> tuple[int, ...] | None:
-        """The partitions that a round asks of those that are there, each a block; None where it may ask any.
+        """Return the partitions that a round asks of those that are there, each a block; None if it may ask any.
 
         It waits until a quorum is there.
         """
@@ -86,7 +86,10 @@ class QuorumRounds:
         return job.work.asks(round, tuple(there))
 
     def _answered(self, job: Job, round: int, answers: Mapping[int, Future[Any]]) -> list[int]:
-        """The blocks that answer in time. Raises `LostWork` if one cannot be computed, or too few are there."""
+        """Return the blocks that answer in time.
+
+        Raises `LostWork` if one cannot be computed, or too few are there.
+        """
         seconds = job.patience.seconds(self._took) if job.patience else math.inf
         began = time.monotonic()
         took: dict[int, float] = {}
@@ -117,7 +120,7 @@ class QuorumRounds:
         called, members = job.work.partitions.called, job.plan_of(round).members
         absent = {partition for block in left for partition in members(block)}
         for partition in sorted(absent - self._absent):
-            notify(f"{called(partition)} has not answered in {seconds:.3g} s: round {round} goes on without it")
+            notify(f"{called(partition)} has not answered in {seconds:.3g} s: round {round} continues without it")
         answering = {partition for block in asked for partition in members(block)} - absent
         for partition in sorted(self._absent & answering):
             notify(f"{called(partition)} answers again in round {round}")
@@ -131,5 +134,5 @@ def _release(futures: Sequence[Future[Any]]) -> None:
 
 
 def count_accepted(job: Job, result: BlockResult) -> int:
-    """How many updates of a block were accepted."""
+    """Return how many updates of a block were accepted."""
     return sum(record.refused is None for record in result.records.values())

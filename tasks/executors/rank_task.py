@@ -119,7 +119,7 @@ def by_tasks(map_again: Callable[[], Mapped]) -> Mapped:
 
 
 def _forgotten() -> Callable[[], bool]:
-    """A function that says whether the client no longer waits for this task."""
+    """Return a function that says whether the client no longer waits for this task."""
     worker, key = get_worker(), get_worker().get_current_task()
 
     def forgotten() -> bool:

@@ -142,7 +142,10 @@ class RanksExecutor:
             self._running = None
 
     def _awaited_workers(self, job: Job) -> dict[str, tuple[str, int]]:
-        """The `processes` of the workers; waits a while if ranks shared a network and too few are left for it."""
+        """Return the `processes` of the workers.
+
+        Waits a while if ranks shared a network and too few are left for it.
+        """
         until, client = time.monotonic() + SHARING_SECONDS, self.pool.client
         workers = processes(client)
         while self._shared_network and min(len(workers), len(usable_workers(client))) < job.ranks:
@@ -179,7 +182,7 @@ class RanksExecutor:
         return len(set(workers.values())) == len(workers) and all(urlparse(worker).hostname for worker in workers)
 
     def _serves(self, job: Job, workers: int) -> bool:
-        """Whether one of so many workers may be the job's parameter server, if it needs one, and not map."""
+        """Tell whether one of so many workers may be the job's parameter server, if it needs one, and not map."""
         if not _serving(job):
             return True
         mapping = min(workers - 1, job.work.partitions.taking_part)
@@ -187,7 +190,7 @@ class RanksExecutor:
         return job.ranks == 1 and mapping > 0 and known / mapping < TASK_SECONDS
 
     def _share(self, job: Job, workers: int) -> bool:
-        """Whether ranks can share the job's network as asked; if not, notify once of the reason."""
+        """Tell whether ranks can share the job's network as asked; if not, notify once of the reason."""
         parts, why = (job.work.algorithm.reduce, job.work.algorithm.apply), ""
         if job.ranks > 1 and (whole := next((part for part in parts if not says(part, "elementwise")), None)):
             why = f"{whole} needs whole networks in one place"
@@ -199,7 +202,7 @@ class RanksExecutor:
         return not why
 
     def send_plain(self, workers: Mapping[str, tuple[str, int]]) -> bool:
-        """Whether ranks would send unencrypted data over the network of an encrypted cluster, and may not.
+        """Tell whether ranks would send unencrypted data over the network of an encrypted cluster, and may not.
 
         `workers` has the machine and process of each worker.
         """
@@ -233,17 +236,17 @@ class AutoExecutor:
 
 
 def _sharing_losses(job: Job) -> int:
-    """How many times in a row a loss leaves a round to ranks again."""
+    """Return how many times in a row a loss leaves a round to ranks again."""
     return SHARING_LOSSES if job.ranks > 1 else 0
 
 
 def _serving(job: Job) -> int:
-    """How many ranks map no block, as one that serves a schedule does not."""
+    """Return how many ranks map no block, as one that serves a schedule does not."""
     return int(job.work.schedule is not None)
 
 
 def _rank_workers(job: Job, workers: list[str]) -> list[str]:
-    """The workers that become ranks, in the order of the ranks: those of one network are neighbours.
+    """Return the workers that become ranks, in the order of the ranks: those of one network are neighbours.
 
     One that has no block is the first rank if that is a parameter server.
     """
@@ -348,7 +351,7 @@ class RunningRanks:
         if self._broken is not None and time.monotonic() > self._broken + FOLLOWING_SECONDS:
             if self._error is not None:
                 raise self._error
-            notify("ranks no longer reach each other, and their workers are there; tasks do this round")
+            notify("ranks no longer reach each other, but their workers answer; tasks compute this round")
             raise LostWork("a rank is lost")
         self._idleness.look()
 

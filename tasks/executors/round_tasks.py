@@ -42,7 +42,7 @@ class RoundTasks:
         self._transport = ThroughDask() if pool.routing.apart else ThroughStore()
 
     def key(self, kind: str, round: int, block: int | str = 0) -> Key:
-        """The key of a task."""
+        """Return the key of a task."""
         return self.pool.key(self.job, kind, round, block)
 
     def add(self, kind: str, round: int, block: int, function: Callable[..., Any], *arguments: Any) -> Key:
@@ -52,7 +52,7 @@ class RoundTasks:
         return key
 
     def _call(self, key: Key, function: Callable[..., Any]) -> tuple[Any, ...]:
-        """The beginning of a task.
+        """Return the beginning of a task.
 
         If the plan maps blocks one by one, a map waits for the one before it; if the round may go on without it,
         it ends once that has.
@@ -65,7 +65,7 @@ class RoundTasks:
         return (CALLS.get(function, calls.run_step),)
 
     def submit(self, keys: list[Key], priority: Callable[[Key], int] = lambda key: 0) -> list[Future[Any]]:
-        """The futures of some tasks. Those of a higher `priority` go first."""
+        """Return the futures of some tasks. Those of a higher `priority` go first."""
         return self.pool.submit(self.job, self.graph, keys, priority)
 
     def window(self, rounds: Sequence[int]) -> list[Key]:
@@ -79,11 +79,11 @@ class RoundTasks:
         return commits
 
     def read(self, round: int) -> Key:
-        """The task that gives the outcome of a committed round."""
+        """Return the task that gives the outcome of a committed round."""
         return self.add("read", round, 0, read_outcome, round)
 
     def maps(self, round: int, before: Result, blocks: Iterable[int]) -> list[Key]:
-        """The tasks that map blocks of a round and store their updates; the keys of the blocks' results."""
+        """Return the tasks that map blocks of a round and store their updates; the keys of the blocks' results."""
         data = self.pool.data(self.job, round, mapping.load_and_persist)
         return [self._transport.map(self, round, block, before, data[block]) for block in blocks]
 
@@ -97,10 +97,12 @@ class RoundTasks:
         closing: bool,
         asked: Sequence[int] | None = None,
     ) -> Key:
-        """The tasks that fold and reduce the blocks' results, score some `blocks`, and commit; the commit's key.
+        """Return the tasks that fold and reduce the blocks' results, score some `blocks`, and commit.
 
-        `before` is the outcome before the round. `last` is the key of the commit before, if that is made in
-        this graph. The `closing` round is the last of its window. `asked` are the partitions of which an update is
+        The commit's key.
+
+        `before` is the outcome before the round. `last` is the key of the commit before, if that is made in this
+        graph. The `closing` round is the last of its window. `asked` are the partitions of which an update is
         wanted, if those are not all that may take part.
         """
         folded = self._folded(fold_results, round, results)
@@ -114,7 +116,10 @@ class RoundTasks:
         )
 
     def replays(self, rounds: Sequence[int]) -> list[Key]:
-        """The tasks of replayed rounds: maps, folds, and the result of each round; the keys of these results."""
+        """Return the tasks of replayed rounds: maps, folds, and the result of each round.
+
+        The keys of these results.
+        """
         return [self._replay(round) for round in rounds]
 
     def _replay(self, round: int) -> Key:

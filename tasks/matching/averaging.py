@@ -40,7 +40,10 @@ def average(
 def averaging(
     states: Sequence[Tensors], coefficients: Sequence[float], layers: Layers | None = None
 ) -> Callable[[str], torch.Tensor]:
-    """A function that computes one tensor of `average`, (*shape), by its name; raises `UsageError` as it does."""
+    """Return a function that computes one tensor of `average`, (*shape), by its name.
+
+    Raises `UsageError` as it does.
+    """
     layers = layers or {}
     for given in (coefficients, *layers.values()):
         check_coefficients(given, len(states))
@@ -60,12 +63,12 @@ def averaging(
 
 
 def kind_of(dtype: torch.dtype) -> str:
-    """The kind of numbers of a type: complex, float or integer."""
+    """Return the kind of numbers of a type: complex, float or integer."""
     return "complex" if dtype.is_complex else "float" if dtype.is_floating_point else "integer"
 
 
 def largest(name: str, values: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The maximum (*shape) of integer or bool tensors (*shape), element by element.
+    """Return the maximum (*shape) of integer or bool tensors (*shape), element by element.
 
     Raises `UsageError` for integers of 8 bits that differ, as those of quantised weights do, which are no counts.
     """
@@ -83,7 +86,7 @@ def check_coefficients(coefficients: Sequence[float], count: int) -> None:
     total, size = sum(coefficients), sum(map(abs, coefficients))
     if len(coefficients) != count or not math.isfinite(size) or abs(total) <= NOTHING * size:
         raise UsageError(
-            f"{count} networks need as many coefficients with a sum that is not 0, not {list(coefficients)}"
+            f"{count} networks need {count} coefficients whose sum is not 0, not {list(coefficients)}"
         )
 
 
@@ -94,14 +97,14 @@ def check_layer(layer: str, names: Iterable[str]) -> None:
 
 
 def is_of_layer(name: str, layer: str) -> bool:
-    """Whether the tensor of this name is the layer's, or is itself what is called a layer."""
+    """Tell whether the tensor of this name is the layer's, or is itself what is called a layer."""
     return name == layer or name.startswith(f"{layer}.")
 
 
 def weighted_mean(
     values: Sequence[torch.Tensor], coefficients: Sequence[float], normalize: bool = True
 ) -> torch.Tensor:
-    """The mean of tensors (*shape), weighted by coefficients, or their weighted sum without `normalize`."""
+    """Return the mean of tensors (*shape), weighted by coefficients, or their weighted sum without `normalize`."""
     mean = torch.empty(values[0].shape, dtype=values[0].dtype)
     # Numbers of 8 bits have no promotion; complex ones stay complex.
     exact = torch.float32 if mean.itemsize == 1 else torch.promote_types(mean.dtype, torch.float32)

@@ -45,20 +45,20 @@ def function_error(model: nn.Module, inputs: Inputs, units: UnitGroups, seed: in
 
 
 def largest_change(network: nn.Module, other: nn.Module, inputs: Inputs) -> float:
-    """The largest difference of an output of two networks in float64, over the outputs' spread."""
+    """Return the largest difference of an output of two networks in float64, over the outputs' spread."""
     pairs = zip(_outputs(network, inputs), _outputs(other, inputs), strict=True)
     return max((_difference(a, b) for a, b in pairs), default=0.0)
 
 
 def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -> nn.Module:
-    """A copy of the module in float64 with random parameters, its units in this order.
+    """Return a copy of the module in float64 with random parameters, its units in this order.
 
     A parameter is drawn again each time that an operation reads it, as all of them may not fit into memory.
     """
     seeds = torch.Generator().manual_seed(seed)
 
     def copied(name: str, tensor: torch.Tensor, random: bool) -> torch.Tensor:
-        """The module's own values, or random ones; these are drawn in single precision to save memory."""
+        """Return the module's own values, or random ones; these are drawn in single precision to save memory."""
         dtype = _widest(tensor.dtype)
         own = int(torch.randint(1 << 62, (), generator=seeds))
 
@@ -78,7 +78,7 @@ def _drawn(model: nn.Module, seed: int, units: UnitGroups, order: Permutation) -
 
 
 def check_function(model: nn.Module, inputs: Inputs, units: UnitGroups) -> float:
-    """The `function_error` on inputs (examples, …); raises `UnitsUnsound` if it is above 1e-10."""
+    """Return the `function_error` on inputs (examples, …). Raises `UnitsUnsound` if it is above 1e-10."""
     error = function_error(model, inputs, units)
     if not error <= TOLERANCE:
         raise UnitsUnsound(
@@ -90,7 +90,7 @@ def check_function(model: nn.Module, inputs: Inputs, units: UnitGroups) -> float
 
 
 def _widest(dtype: torch.dtype) -> torch.dtype:
-    """The type of this kind in which rounding hides nothing."""
+    """Return the type of this kind in which rounding hides nothing."""
     return torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point else dtype
 
 

@@ -48,11 +48,14 @@ class Piece:
     axes: tuple[int, ...]
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This part (*shape) of a contiguous tensor, sharing its memory."""
+        """Return this part (*shape) of a contiguous tensor, sharing its memory."""
         return tensor.as_strided(self.shape, self.strides, tensor.storage_offset() + self.offset)
 
     def pair(self, one: Tensors, other: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-        """This part of two networks, as `as_real` gives it; raises `ShapeMismatch` if only one is complex."""
+        """Return this part of two networks, as `as_real` gives it.
+
+        Raises `ShapeMismatch` if only one is complex.
+        """
         a, b = (state[self.tensor] for state in (one, other))
         if a.is_complex() != b.is_complex():
             raise ShapeMismatch(f"tensor {self.tensor} is complex in one network and real in another")
@@ -72,13 +75,12 @@ class Span:
 
 @dataclass(frozen=True)
 class UnitGroups:
-    """A network's groups of interchangeable units, where they are, and what is pinned and why.
+    """A network's groups of interchangeable units, where they lie, and what is pinned and why.
 
     `pinned` maps each tensor without a free axis, or with units that may be in orders that are not looked for, to
-    the reason; `unknown` maps operations without a rule to the
-    place where they stand first; `spans` are the units of all axes, free and pinned; `taps` are the values in the
-    graph that show units at work, as pieces; `statistics` names the tensors that are buffers; `inputs` has the
-    shapes of the example inputs.
+    the reason; `unknown` maps operations without a rule to the place where they stand first; `spans` are the units
+    of all axes, free and pinned; `taps` are the values in the graph that show units at work, as pieces;
+    `statistics` names the tensors that are buffers; `inputs` has the shapes of the example inputs.
     """
 
     groups: Mapping[str, UnitGroup]
@@ -118,7 +120,7 @@ class UnitGroups:
         return dict(counts.most_common())
 
     def members(self, group: str) -> list[tuple[str, int, int]]:
-        """Where a group is: (tensor, axis, offset of the segment in the tensor's memory)."""
+        """Return where a group is: (tensor, axis, offset of the segment in the tensor's memory)."""
         return [
             (piece.tensor, axis, piece.offset)
             for piece in self.pieces
@@ -127,14 +129,14 @@ class UnitGroups:
         ]
 
     def identity(self) -> dict[str, torch.Tensor]:
-        """The permutation that changes nothing: int64 (*sizes of parents, size) for each group."""
+        """Return the permutation that changes nothing: int64 (*sizes of parents, size) for each group."""
         return {
             name: torch.arange(group.size).expand(*self._outer(group), group.size).contiguous()
             for name, group in self.groups.items()
         }
 
     def random(self, generator: torch.Generator) -> dict[str, torch.Tensor]:
-        """A random permutation: int64 (*sizes of parents, size) for each group."""
+        """Return a random permutation: int64 (*sizes of parents, size) for each group."""
         drawn = {}
         for name, group in self.groups.items():
             rows = [torch.randperm(group.size, generator=generator) for _ in range(math.prod(self._outer(group)))]
@@ -142,7 +144,9 @@ class UnitGroups:
         return drawn
 
     def permute(self, state: Tensors, permutation: Permutation) -> dict[str, torch.Tensor]:
-        """A network's named tensors with their units in another order, of the same shapes; raises `ShapeMismatch`.
+        """Return a network's named tensors with their units in another order, of the same shapes.
+
+        Raises `ShapeMismatch`.
 
         Tensors without these units are not changed, and the network's function stays the same. The version
         metadata of a module's `state_dict` is kept.
@@ -156,7 +160,7 @@ class UnitGroups:
         return permuted
 
     def permuted(self, name: str, state: Tensors, permutation: Permutation) -> torch.Tensor:
-        """One tensor of `permute`, (*shape); other tensors and the permutation's shapes are not checked."""
+        """Return one tensor of `permute`, (*shape); other tensors and the permutation's shapes are not checked."""
         first = self.aliases.get(name, name)
         tensor = moved = state[first]
         for piece in self.pieces:
@@ -183,7 +187,7 @@ class UnitGroups:
             raise ShapeMismatch(f"the table of group {name} is no permutation of shape {wanted}, nor a mixture")
 
     def invert(self, permutation: Permutation) -> dict[str, torch.Tensor]:
-        """The inverse permutation: int64 (*sizes of parents, size) for each group."""
+        """Return the inverse permutation: int64 (*sizes of parents, size) for each group."""
         inverse: dict[str, torch.Tensor] = {}
         for name in sorted(permutation, key=lambda name: len(self.groups[name].parents)):
             outer = self.lookup(self.groups[name], inverse)
@@ -191,7 +195,7 @@ class UnitGroups:
         return inverse
 
     def compose(self, first: Permutation, then: Permutation) -> dict[str, torch.Tensor]:
-        """The permutation that does `first`, then `then`: int64 (*sizes of parents, size) for each group.
+        """Return the permutation that does `first`, then `then`: int64 (*sizes of parents, size) for each group.
 
         Groups that a permutation does not name keep their order in it.
         """
@@ -202,14 +206,17 @@ class UnitGroups:
         return both
 
     def moved(self, permutation: Permutation) -> float:
-        """The share of units that come to another place; in a mixture, those that are mostly another unit."""
+        """Return the share of units that come to another place.
+
+        In a mixture, those that are mostly another unit.
+        """
         home = self.identity()
         now = {n: t.argmax(1) if t.is_floating_point() else t for n, t in permutation.items()}
         total = sum(table.numel() for table in home.values())
         return sum((now[name] != table).sum().item() for name, table in home.items()) / max(total, 1)
 
     def lookup(self, group: UnitGroup, permutation: Permutation) -> tuple[torch.Tensor, ...]:
-        """The old index of each parent at its new indices, as a tuple that can index a table of the group.
+        """Return the old index of each parent at its new indices, as a tuple that can index a table of the group.
 
         The tensor at depth d is int64 (*sizes of parents up to d, 1, …), so that all broadcast.
         """
@@ -235,7 +242,7 @@ class UnitGroups:
         return replace(rest, pieces=rest.left(self.pieces), taps=rest.left(self.taps))
 
     def left(self, pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-        """The pieces that have units of these groups; units of other groups are pinned in them."""
+        """Return the pieces that have units of these groups; units of other groups are pinned in them."""
         return tuple(
             replace(piece, groups=tuple(name if name in self.groups else None for name in piece.groups))
             for piece in pieces
@@ -247,7 +254,7 @@ class UnitGroups:
         return not self.groups[name].parents and all(name not in group.parents for group in self.groups.values())
 
     def similarity(self, one: Tensors, other: Tensors) -> dict[str, torch.Tensor]:
-        """The cosine between the weights of the units at the same places of two networks.
+        """Return the cosine between the weights of the units at the same places of two networks.
 
         For each group it is float32 (*sizes of parents, size); of complex weights it is the real part.
         """
@@ -262,7 +269,7 @@ class UnitGroups:
         return {name: sums[0] / (sums[1] * sums[2]).sqrt().clamp_min(1e-30) for name, sums in totals.items()}
 
     def checked(self, state: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield a state's tensors one by one with their names; raises `ShapeMismatch` for a wrong shape."""
+        """Yield a state's tensors one by one with their names. Raises `ShapeMismatch` for a wrong shape."""
         for name, shape in self.tensors.items():
             tensor = state.get(name)
             if tensor is None or tuple(tensor.shape) != shape:
@@ -296,7 +303,7 @@ def _summed(values: torch.Tensor, keep: list[int]) -> torch.Tensor:
 def rearranged(
     values: torch.Tensor, dims: tuple[str | None, ...], groups: Mapping[str, UnitGroup], permutation: Permutation
 ) -> torch.Tensor:
-    """A tensor (*units of each dimension's group) with units in the permutation's order, of the same shape.
+    """Return a tensor (*units of each dimension's group) with units in the permutation's order, of the same shape.
 
     A row-stochastic matrix (units, units) in place of a permutation mixes units: new unit i is the mean of the old
     ones weighted by row i.

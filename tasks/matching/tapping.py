@@ -32,7 +32,7 @@ class Taps:
 
     @classmethod
     def at(cls, program: torch.export.ExportedProgram, names: Sequence[str]) -> Taps:
-        """The program with the nodes of these names as outputs."""
+        """Return the program with the nodes of these names as outputs."""
         return cls.read(program, {name: (name, None) for name in names})
 
     @classmethod
@@ -79,12 +79,12 @@ def _copied(graph: fx.Graph, node: fx.Node, reader: fx.Node | None) -> fx.Node:
 
 
 def _writes(node: fx.Node) -> bool:
-    """Whether a node writes into a tensor that was there before."""
+    """Tell whether a node writes into a tensor that was there before."""
     return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 
 def _is_view(node: fx.Node) -> bool:
-    """Whether a node's value shares memory with a tensor that was there before."""
+    """Tell whether a node's value shares memory with a tensor that was there before."""
     returned = getattr(getattr(node.target, "_schema", None), "returns", ())
     return any(each.alias_info is not None for each in returned)
 
@@ -96,7 +96,7 @@ def batch_size(inputs: Inputs) -> int:
 
 
 def first_batch(inputs: Inputs, size: int) -> Inputs:
-    """The first `size` of the inputs (examples, …); raises `UsageError` if there are fewer."""
+    """Return the first `size` of the inputs (examples, …). Raises `UsageError` if there are fewer."""
     examples = len(tensors_in(inputs)[0])
     if examples < size:
         raise UsageError(f"{examples} examples are too few to compare activations in batches of {size}")
@@ -104,7 +104,7 @@ def first_batch(inputs: Inputs, size: int) -> Inputs:
 
 
 def whole_batches(inputs: Inputs, size: int) -> Iterator[list[torch.Tensor]]:
-    """The inputs (examples, …) in batches of `size`; examples left over at the end are not used."""
+    """Yield the inputs (examples, …) in batches of `size`; examples left over at the end are not used."""
     tensors = tensors_in(inputs)
     for first in range(0, len(tensors[0]) - size + 1, size):
         yield [tensor[first : first + size] for tensor in tensors]

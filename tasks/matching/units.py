@@ -86,7 +86,7 @@ def _names(blocks: Mapping[str, list[Block]], free: Collection[Atom]) -> dict[At
 
 
 def _pieces(tensor: str, blocks: Iterable[Block], names: Mapping[Atom, str]) -> list[Piece]:
-    """The blocks of a tensor that have interchangeable units, as pieces."""
+    """Return the blocks of a tensor that have interchangeable units, as pieces."""
     pieces = []
     for block in blocks:
         groups = tuple(names.get(atom) for atom in block.atoms)
@@ -98,7 +98,7 @@ def _pieces(tensor: str, blocks: Iterable[Block], names: Mapping[Atom, str]) -> 
 
 
 def _spans(blocks: Mapping[str, list[Block]], names: Mapping[Atom, str]) -> Iterator[Span]:
-    """The units of all axes; units that occur in several tensors are counted once."""
+    """Yield the units of all axes; units that occur in several tensors are counted once."""
     axes = {
         tuple(atom for atom, _, its in block.places if its == axis): None
         for parts in blocks.values()
@@ -112,7 +112,7 @@ def _spans(blocks: Mapping[str, list[Block]], names: Mapping[Atom, str]) -> Iter
 
 
 def _taps(traced: Trace, names: Mapping[Atom, str]) -> tuple[Piece, ...]:
-    """The intermediate values that go into a sum, as pieces; only those with units of some parameter.
+    """Return the intermediate values that go into a sum, as pieces; only those with units of some parameter.
 
     Sorted rows are left out, as two networks sort them differently, and what does not depend on the inputs.
     """

@@ -36,37 +36,37 @@ def tensors_in(values: object) -> list[torch.Tensor]:
 
 
 def operation_name(operation: OpOverload) -> str:
-    """An operation's name without its overload, such as ``aten::relu``."""
+    """Return an operation's name without its overload, such as ``aten::relu``."""
     return str(operation._schema.name)
 
 
 def writes(operation: OpOverload) -> bool:
-    """Whether an operation writes into one of its arguments."""
+    """Tell whether an operation writes into one of its arguments."""
     return bool(operation._schema.is_mutable)
 
 
 def is_pointwise(operation: OpOverload) -> bool:
-    """Whether torch tags an operation as such, or the one that does the same without writing."""
+    """Tell whether torch tags an operation as such, or the one that does the same without writing."""
     plain = getattr(torch.ops.aten, operation_name(operation).removeprefix("aten::").removesuffix("_"), None)
     forms = operation, getattr(plain, operation._overloadname, operation)
     return any(torch.Tag.pointwise in form.tags for form in forms)
 
 
 def is_view(operation: OpOverload) -> bool:
-    """Whether an operation only shows a part of its argument, or shows it in another shape."""
+    """Tell whether an operation only shows a part of its argument, or shows it in another shape."""
     aliases = [result.alias_info for result in operation._schema.returns]
     return any(alias is not None and not alias.is_write for alias in aliases)
 
 
 def arguments(operation: OpOverload, *given: Any, **named: Any) -> dict[str, Any]:
-    """An operation's arguments by name, in its own order, with defaults for those that are not given."""
+    """Return an operation's arguments by name, in its own order, with defaults for those that are not given."""
     schema = operation._schema.arguments
     known = dict(zip([argument.name for argument in schema], given, strict=False)) | named
     return {each.name: known.get(each.name, each.default_value) for each in schema}
 
 
 def taken_apart(node: fx.Node) -> tuple[fx.Graph, list[Any]] | None:
-    """The graph of the simpler operations that torch makes an operation of, and the operands that it takes.
+    """Return the graph of the simpler operations that torch makes an operation of, and the operands that it takes.
 
     None if the operation writes into one of them, or torch knows no simpler ones.
     """

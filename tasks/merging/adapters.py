@@ -39,11 +39,14 @@ BEGUN_AS_ZERO = (None, True, False, "gaussian", "orthogonal")
 
 
 def adapter_config(folders: Sequence[Path]) -> dict[str, Any]:
-    """The configuration of the adapters in folders, side by side; raises `CheckpointError` if they do not fit."""
+    """Return the configuration of the adapters in folders, side by side.
+
+    Raises `CheckpointError` if they do not fit.
+    """
     first, *others = (folder_config(folder, ADAPTER_CONFIG) for folder in folders)
     for folder, config in zip(folders, (first, *others), strict=True):
         if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none":
-            raise CheckpointError(f"{folder / ADAPTER_CONFIG} is of no LORA without biases, which alone is merged")
+            raise CheckpointError(f"{folder / ADAPTER_CONFIG} is no LoRA without biases; only these can be merged")
         if own := next((name for name in config if config[name] and name not in {*TAKEN, *NO_MATTER_HERE}), None):
             raise CheckpointError(f"{folder / ADAPTER_CONFIG} has {own}, and only plain LORA is merged")
         if missing := next((name for name in ("r", "lora_alpha") if name not in config), None):
@@ -59,7 +62,7 @@ def adapter_config(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def _sorted(value: Any) -> Any:
-    """A list of names in one order, as peft writes them in any; other values as they are."""
+    """Return a list of names in one order, as peft writes them in any; other values as they are."""
     return sorted(map(str, value)) if isinstance(value, list) else value
 
 
@@ -71,7 +74,7 @@ def side_by_side(states: Sequence[Tensors]) -> list[LazyTensors]:
     """
     every = [{spec.name: spec for spec in known_specs(state)} for state in states]
     if odd := next((name for specs in every for name in specs if _matrix(name) is None), None):
-        raise CheckpointError(f"{odd!r} is no matrix of LORA, which alone is merged")
+        raise CheckpointError(f"{odd!r} is no LoRA matrix; only LoRA can be merged")
     if odd := next((name for specs in every for name in specs.keys() ^ every[0].keys()), None):
         raise CheckpointError(f"only some of the adapters have {odd!r}; merge adapters of one kind")
     padded = tuple(_padded(spec, [specs[name] for specs in every]) for name, spec in every[0].items())
@@ -89,7 +92,7 @@ def _padded(spec: TensorSpec, every: Sequence[TensorSpec]) -> TensorSpec:
 
 
 def _read(states: Sequence[Tensors], number: int, name: str) -> torch.Tensor:
-    """One matrix of an adapter with the ranks of all."""
+    """Return one matrix of an adapter with the ranks of all."""
     axis, own = AXES[_matrix(name) or ""], [state[name] for state in states]
     parts = own if axis == 0 else [each if i == number else torch.zeros_like(each) for i, each in enumerate(own)]
     return torch.cat([part.to(own[number].dtype) for part in parts], axis)

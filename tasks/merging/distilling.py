@@ -85,7 +85,7 @@ class Teaching:
     seed: int
 
     def batches(self, number: int) -> Iterator[Tensors]:
-        """The inputs (examples, …) on which a network teaches, a batch for each step."""
+        """Return the inputs (examples, …) on which a network teaches, a batch for each step."""
         seed = derive_seed(self.seed, "distil", number)
         if self.own:
             return self.own[number].batches(BATCH, self.steps, seed)

@@ -38,7 +38,7 @@ def check_likelihood(gallery: Gallery) -> None:
 def fisher_of(
     gallery: Gallery, own: Sequence[Samples], places: Sequence[str], number: int
 ) -> dict[str, torch.Tensor]:
-    """The diagonal of one network's Fisher information by parameter: (*shape), float64.
+    """Return the diagonal of one network's Fisher information by parameter: (*shape), float64.
 
     It is the mean over examples of its own of the squared gradient of the log-likelihood of a target, which is
     drawn by the seed from what the network itself predicts. A parameter that no example reaches has 0.
@@ -63,7 +63,7 @@ def fisher_of(
 def _likelihood(
     gallery: Gallery, network: nn.Module, example: Examples, generator: torch.Generator
 ) -> torch.Tensor:
-    """The log-likelihood, (), of a drawn target of one example, but for a constant."""
+    """Return the log-likelihood, (), of a drawn target of one example, but for a constant."""
     outputs = output_of(call(network, example.inputs))
     if gallery.is_classifier:
         return of_drawn_labels(outputs, example.targets, gallery.objective.rule, generator)
@@ -74,7 +74,7 @@ def _likelihood(
 def of_drawn_labels(
     outputs: torch.Tensor, targets: torch.Tensor, rule: LabelRule, generator: torch.Generator
 ) -> torch.Tensor:
-    """The log-likelihood, (), of labels that are drawn from the softmax of logits (examples, *).
+    """Return the log-likelihood, (), of labels that are drawn from the softmax of logits (examples, *).
 
     Targets (examples, *) say only which axis is that of classes, and which places have a label.
     """

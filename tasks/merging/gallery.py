@@ -49,7 +49,7 @@ class Samples:
         return range(self.partitions.split.partitions)
 
     def drawn(self, block: int) -> Examples:
-        """The examples of a block, which is an equal part of the `examples`.
+        """Return the examples of a block, which is an equal part of the `examples`.
 
         They are drawn by the seed: the first ones of a partition may be all of one class.
         """
@@ -59,7 +59,7 @@ class Samples:
         return drawn
 
     def inputs(self, block: int) -> Inputs:
-        """The inputs (examples, …) of a block."""
+        """Return the inputs (examples, …) of a block."""
         inputs: Inputs = self.drawn(block).inputs
         return inputs
 
@@ -70,7 +70,7 @@ class Samples:
         return inputs
 
     def batches(self, size: int, steps: int, seed: int) -> Iterator[Inputs]:
-        """The inputs (examples, …) of so many batches of all training examples, the blocks in turn."""
+        """Return the inputs (examples, …) of so many batches of all training examples, the blocks in turn."""
         parts = [(self.partitions.load(0, block), derive_seed(seed, block)) for block in self.blocks]
         each = [train.batches(size, steps, own) for train, own in parts]
         return (next(each[step % len(each)]).inputs for step in range(steps))
@@ -86,7 +86,7 @@ class Gallery(Samples):
     opened: Opener = open_stored
 
     def network(self, tensors: Tensors) -> nn.Module:
-        """A network with these named tensors, in evaluation mode."""
+        """Return a network with these named tensors, in evaluation mode."""
         return loaded(self.objective.model, tensors)
 
     @property
@@ -103,7 +103,7 @@ class Gallery(Samples):
         return self.ensemble_loss == "cross_entropy"
 
     def read(self, place: str) -> LazyTensors:
-        """The named tensors of a file or a stored round, of the network's shapes and types."""
+        """Return the named tensors of a file or a stored round, of the network's shapes and types."""
         return read_network(self.objective.model, place, self.root, self.opened)
 
 
@@ -116,7 +116,7 @@ def read_network(
 
 
 def loaded(model: ModelSpec, tensors: Tensors) -> nn.Module:
-    """A network with these named tensors, in evaluation mode."""
+    """Return a network with these named tensors, in evaluation mode."""
     network = model.build().eval()
     load_named(network, tensors)
     return network
@@ -130,7 +130,10 @@ def _outlined(model: ModelSpec) -> nn.Module:
 def observe(
     gallery: Gallery, places: Sequence[str], pairs: Sequence[Pair], block: int
 ) -> dict[Piece, Moments] | None:
-    """The moments of the networks' activations on a block of examples; None if it has less than one batch."""
+    """Return the moments of the networks' activations on a block of examples.
+
+    None if it has less than one batch.
+    """
     inputs = gallery.inputs(block)
     if len(first_tensor(inputs)) < gallery.units.batch:
         return None
@@ -185,7 +188,7 @@ class Ensemble(nn.Module):
 
 
 def combined_by(blend: Blend, states: Sequence[LazyTensors], base: LazyTensors | None = None) -> LazyTensors:
-    """The tensors of a blend of aligned networks, computed block by block where an average is elementwise.
+    """Yield the tensors of a blend of aligned networks, computed block by block where an average is elementwise.
 
     Raises `UsageError` for wrong numbers of coefficients, or a sum of zero.
     """

@@ -19,7 +19,7 @@ NETWORK = "roundweave.network"
 
 
 def network_digest(state: Mapping[str, torch.Tensor]) -> str:
-    """The digest of a network's named tensors, of which one is in memory at a time."""
+    """Return the digest of a network's named tensors, of which one is in memory at a time."""
     return json_digest(tensor_digests(state))
 
 
@@ -31,14 +31,16 @@ def write_grams(place: str, grams: Mapping[str, torch.Tensor], network: str) -> 
 
 
 def read_grams(places: Sequence[str], networks: Sequence[str]) -> list[Mapping[str, torch.Tensor]]:
-    """The Gram matrices of each network, in the order of the networks' digests; the files may be in any other.
+    """Return the Gram matrices of each network, in the order of the networks' digests.
+
+    The files may be in any other.
 
     Raises `CheckpointError` for a file that cannot be read, and `UsageError` for one of another network.
     """
     files = {_network(place): place for place in places}
     for digest, place in files.items():
         if digest not in networks:
-            raise UsageError(f"{place} has no Gram matrices of these networks; make it of one that is merged")
+            raise UsageError(f"{place} has no Gram matrices of these networks; make it with one of them")
     for number, digest in enumerate(networks):
         if digest not in files:
             raise UsageError(f"no file has the Gram matrices of network {number}; make one by `roundweave gram`")
@@ -46,7 +48,7 @@ def read_grams(places: Sequence[str], networks: Sequence[str]) -> list[Mapping[s
 
 
 def _network(place: str) -> str:
-    """The digest of the network of a file; empty if it names none."""
+    """Return the digest of the network of a file; empty if it names none."""
     open_checkpoint(place)  # checks that it is one
     if Path(place).suffix.lower() != ".safetensors":
         return ""

@@ -43,7 +43,10 @@ def repair(
 
 
 def concatenated(parts: Sequence[Tensors]) -> Tensors:
-    """The inputs (examples, *) of batches as one; raises `DataError` if they were padded to other lengths."""
+    """Return the inputs (examples, *) of batches as one.
+
+    Raises `DataError` if they were padded to other lengths.
+    """
     if isinstance(parts[0], Mapping):
         return {name: concatenated([part[name] for part in parts]) for name in parts[0]}
     if len({part.shape[1:] for part in parts}) > 1:
@@ -54,7 +57,7 @@ def concatenated(parts: Sequence[Tensors]) -> Tensors:
 
 
 def has_batch_norm(network: nn.Module) -> bool:
-    """Whether a network has BatchNorm layers with running statistics, which can be recomputed."""
+    """Tell whether a network has BatchNorm layers with running statistics, which can be recomputed."""
     return bool(_norms(network))
 
 
@@ -140,7 +143,7 @@ def _correct(target: torch.Tensor, module: nn.Module, _: object, output: torch.T
 
 
 def spread_of(module: nn.Module, output: torch.Tensor) -> torch.Tensor:
-    """The mean and the standard deviation, (2, units), of each unit in a layer's output.
+    """Return the mean and the standard deviation, (2, units), of each unit in a layer's output.
 
     The output is (examples, units, …), or (…, units) of a linear layer.
     """

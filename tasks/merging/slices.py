@@ -42,12 +42,12 @@ class Slice(BaseModel):
 
 
 def stacked(slices: Sequence[Slice], networks: Mapping[str, Tensors]) -> LazyTensors:
-    """The network of these slices, one upon the other, whose layers are numbered anew; nothing is read.
+    """Return the network of these slices, one upon the other, whose layers are numbered anew; nothing is read.
 
     What lies before the layers, such as an embedding, is of the first slice, and what lies after them of the last
     one. A gradient of `scale` goes from the first layer of a slice to its last. Integers are not scaled. Raises
-    `UsageError` where there is no one stack of layers, layers differ, or a rule of `scale` is for no tensor or
-    a tensor for no rule.
+    `UsageError` if there is no one stack of layers, layers differ, or a rule of `scale` is for no tensor or a
+    tensor for no rule.
     """
     stem = _stem(networks)
     known = {place: {spec.name: spec for spec in known_specs(tensors)} for place, tensors in networks.items()}
@@ -73,9 +73,7 @@ def _stem(networks: Mapping[str, Tensors]) -> str:
     found = {m.string[: m.start(1)] for tensors in networks.values() for m in map(NUMBERED.search, tensors) if m}
     if len(found) != 1:
         given = ", ".join(f"{stem}0" for stem in sorted(found)) or "none"
-        raise UsageError(
-            f"slices are of networks with one stack of layers, as model.layers.0, and here is {given}"
-        )
+        raise UsageError(f"slices need networks with one stack of layers, as model.layers.0, not {given}")
     return found.pop()
 
 
@@ -118,11 +116,11 @@ def _outside(
 def sliced_config(
     slices: Sequence[Slice], config: Mapping[str, Any], every: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """A configuration of transformers, which fits all networks, with the new number of layers.
+    """Return a configuration of transformers, which fits all networks, with the new number of layers.
 
     What it lists for each layer, such as `layer_types`, is put together as the layers are. `every` has the whole
-    configurations of networks that have other numbers of layers. Raises `CheckpointError` where it does not say
-    how many layers there are.
+    configurations of networks that have other numbers of layers. Raises `CheckpointError` if it does not say how
+    many layers there are.
     """
     each = [(every or {}).get(part.network, config) for part in slices]
     count = next((name for name in COUNTS if isinstance(config.get(name), int)), None)
@@ -134,6 +132,6 @@ def sliced_config(
 
 
 def by_layer(config: Mapping[str, Any]) -> set[str]:
-    """The members of a configuration that list something for each layer."""
+    """Return the members of a configuration that list something for each layer."""
     counts = [config[name] for name in COUNTS if name in config]
     return {n for n, v in config.items() if "layer" in n and isinstance(v, list) and len(v) in counts}

@@ -22,7 +22,7 @@ from roundweave.tasks.numerics.pinning import pinned
 def grams_of(
     model: ModelSpec, own: Sequence[Samples], places: Sequence[str], number: int, opened: Opener = open_stored
 ) -> dict[str, torch.Tensor]:
-    """The Gram matrices of one network on examples of its own."""
+    """Return the Gram matrices of one network on examples of its own."""
     with pinned(0, threads=1):
         return gram_matrices(
             model.build(), read_network(model, places[number], opened=opened), own[number].every_input
@@ -36,7 +36,7 @@ def regressed(
     coefficients: Sequence[float],
     shrinkage: float,
 ) -> LazyTensors:
-    """The mean of aligned networks with its layers solved by RegMean, each as its tensors are asked for."""
+    """Return the mean of aligned networks with its layers solved by RegMean, each as its tensors are asked for."""
     averaged = averaging(states, coefficients)
     owners = {name: layer for layer in layers.values() for name in (layer.weight, layer.bias) if name}
 

@@ -48,7 +48,7 @@ def persist_merge(
 
 
 def _update(layout: Layout, start: Tensors, tensors: Tensors) -> Update:
-    """A network as an update: the start minus the network, computed in the network's memory."""
+    """Return a network as an update: the start minus the network, computed in the network's memory."""
     arrived = packed_state(layout, tensors)
     for name, values in views(layout.params, arrived.params).items():
         torch.sub(start[name], values, out=values)

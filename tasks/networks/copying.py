@@ -45,6 +45,6 @@ def copied_module(module: Any, memo: dict[int, Any]) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _is_copied_by_members(kind: Any) -> bool:
-    """Whether a class is one of modules, and leaves it to Python how these are copied."""
+    """Tell whether a class is one of modules, and leaves it to Python how these are copied."""
     own = {name for each in kind.__mro__ if each not in (nn.Module, object) for name in vars(each)}
     return issubclass(kind, nn.Module) and kind not in copyreg.dispatch_table and own.isdisjoint(COPYING)

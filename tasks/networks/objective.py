@@ -1,4 +1,4 @@
-"""The objective of training: a network's description, its loss and scores, and networks made of states."""
+"""The objective of training: the description of a network, its loss and scores, and networks from states."""
 
 from __future__ import annotations
 
@@ -44,9 +44,12 @@ from roundweave.tasks.own_code.code import Code
 class ModelSpec:
     """Everything that decides a network and its initial weights.
 
-    `inputs` is the shape of one example, `outputs` the number of classes or of output numbers for each example,
-    and `options` a JSON object of keyword arguments. `moving` are the frozen parameters that the network itself
-    changes as it is trained, by name, which are kept as buffers; `check_fit` finds them.
+    Args:
+        inputs: The shape of one example.
+        outputs: The number of classes, or of output numbers for each example.
+        options: A JSON object of keyword arguments.
+        moving: Names of the frozen parameters that the network itself changes in training. They are stored as
+            buffers, and `check_fit` finds them.
     """
 
     model: str | Code
@@ -63,35 +66,38 @@ class ModelSpec:
         return self.model if isinstance(self.model, str) else self.model.reference
 
     def outlined(self) -> nn.Module:
-        """The network of `build` whose parameters have no values and take no memory; raises `ModelError`.
+        """Return the network of `build` with parameters that have no values and take no memory.
 
-        One whose function reads its parameters is built with them.
+        Raises `ModelError`.
+
+        A network whose function reads its parameters is built with values.
         """
         with suppress(ModelError):
             network = self.build(fill=False, values=False)
-            if not any(buffer.is_meta for buffer in network.buffers()):  # they were computed from parameters
+            if not any(buffer.is_meta for buffer in network.buffers()):  # buffers were computed from parameters
                 return network
         return self.build()
 
     def build(self, fill: bool = True, values: bool = True) -> nn.Module:
-        """A new network with weights drawn from the seed; raises `ModelError`. `fill` is that of `limited`.
+        """Return a new network with weights drawn from the seed. Raises `ModelError`. `fill` is that of `limited`.
 
-        It is in training mode, but for parts that the user's function has in evaluation mode. Without `values` its
-        parameters are on torch's meta device.
+        The network is in training mode, except for parts that the user's function has in evaluation mode. Without
+        `values` its parameters are on torch's meta device.
         """
         options = json.loads(self.options)
+        given = f" with options {options}" if options else ""
         with (
-            failing_as(lambda e: ModelError(f"model {self.name} with options {options} fails with {one_line(e)}")),
+            failing_as(lambda e: ModelError(f"model {self.name}{given} fails with {one_line(e)}{_advice(e)}")),
             pinned(derive_seed(self.seed, "model"), threads=1, fill=fill),
             measured(),
             nullcontext() if values else without_values(),
         ):
             if isinstance(self.model, Code):
-                network = self.model.load()(**options)
+                network = _maker(self.model.load(), self.name)(**options)
             else:
                 network = MODELS[self.model](self.inputs, self.outputs, **options)
         network = _checked(network, self.name, values).to(getattr(torch, self.dtype))
-        # A network that is in evaluation mode as a whole is one that was just loaded.
+        # A network that is wholly in evaluation mode was just loaded.
         parts = [module for module in network.modules() if network.training and not module.training]
         network.train()
         for module in parts:
@@ -99,10 +105,23 @@ class ModelSpec:
         return network
 
 
-def _checked(network: Any, name: str, values: bool) -> nn.Module:
-    """The network unchanged; raises `ModelError` if it cannot be trained or stored.
+def _maker(given: Any, name: str) -> Any:
+    """Return the function or class of a network. Raises `ModelError` for a network: each process makes its own."""
+    if isinstance(given, nn.Module):
+        raise ModelError(f"model {name} is a network; give the function or class that makes the network")
+    return given
 
-    Unless its parameters have `values`, those on the meta device are not refused.
+
+def _advice(error: BaseException) -> str:
+    """Return advice about an error in making a network, as the end of a line."""
+    lacks = isinstance(error, TypeError) and "required" in f"{error}"
+    return "; give arguments by model_options" if lacks else ""
+
+
+def _checked(network: Any, name: str, values: bool) -> nn.Module:
+    """Return the network unchanged. Raises `ModelError` if it cannot be trained or stored.
+
+    Parameters on the meta device are refused only if parameters should have `values`.
     """
     if not isinstance(network, nn.Module):
         raise ModelError(f"model {name} must return a torch.nn.Module, not {type(network).__name__}")
@@ -111,7 +130,7 @@ def _checked(network: Any, name: str, values: bool) -> nn.Module:
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ModelError(f"model {name} has no parameter to train")
     for key, tensor in [*network.named_parameters(), *network.named_buffers()]:
-        if tensor.dtype.is_complex:  # torch would drop the imaginary part as it takes the network to a real dtype
+        if tensor.dtype.is_complex:  # casting to a real dtype would drop the imaginary part
             raise ModelError(
                 f"model {name}: {key} is {dtype_name(tensor.dtype)}, and only real numbers are trained; "
                 "hold torch.view_as_real of it, and take torch.view_as_complex of that in forward"
@@ -127,21 +146,21 @@ def _checked(network: Any, name: str, values: bool) -> nn.Module:
 
 
 class _Leaving(dict[str, torch.Tensor]):
-    """Named tensors of which each is held here until it is asked for."""
+    """Named tensors. Each is held here until it is asked for."""
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.pop(name)
 
 
 CASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""What torch's autocast computes in, by the names of precisions."""
+"""The dtype in which torch's autocast computes, by the name of the precision."""
 
 
 @functools.lru_cache(maxsize=4)
 def _skeleton(spec: ModelSpec) -> tuple[nn.Module, Layout]:
-    """A network and its layout; the tensors that a state holds take no memory.
+    """Return a network and its layout. The tensors that a state holds take no memory.
 
-    Their floats are NaN, which shows where a copy of the network still refers to them.
+    Their floats are NaN, to show if a copy of the network still refers to them.
     """
     network = spec.build()
     layout = layout_of(network, spec.moving)
@@ -157,22 +176,24 @@ LAYOUTS: dict[ModelSpec, Layout] = {}
 
 @dataclass(frozen=True)
 class Objective:
-    """The loss to minimise, with the network that it is a function of and the scores to report.
+    """The loss to minimise, together with the network and the scores to report.
+
+    The function `check_fit` tries the network on examples, and sets most of the fields.
 
     Args:
         model: How the network is built.
         loss: The name or the code of the loss.
-        scores: Names or code of the scores; None means the default ones, which `check_fit` decides.
-        rule: How outputs are read for labels; `check_fit` sets it.
-        whole: Names of scores, or of the loss, that need all held-out outputs at once; `check_fit` sets it.
-        score_batch: The most examples that are scored at once; `check_fit` sets it.
-        anew: Whether each network is made by the user's function, as copies of one would not follow what closures,
-            hooks or scripts of it hold; `check_fit` sets it.
-        spectral: Whether the network has spectral norms, whose vectors must fit its weights; `check_fit` sets it.
-        rewritten: The trained parameters that a forward pass changes itself, by name; `check_fit` sets it.
-        precision: That of forward passes, ``float32`` (as the tensors are), ``bf16`` or ``fp16``; a mapper sets
-            it.
-        compiled: Whether torch's compiler makes the network's code; a mapper sets it.
+        scores: Names or code of the scores; None for the defaults, which `check_fit` chooses.
+        rule: How outputs are read for labels. Set by `check_fit`.
+        whole: Names of scores, or of the loss, that need all held-out outputs at once. Set by `check_fit`.
+        score_batch: The most examples that are scored at once. Set by `check_fit`.
+        anew: Whether the user's function makes each network. Copies of a network do not follow what its closures,
+            hooks or scripts hold. Set by `check_fit`.
+        spectral: Whether the network has spectral norms, whose vectors must fit its weights. Set by `check_fit`.
+        rewritten: Names of the trained parameters that a forward pass changes. Set by `check_fit`.
+        precision: The precision of forward passes: ``float32`` (as the tensors are), ``bf16`` or ``fp16``. Set by
+            a mapper.
+        compiled: Whether torch's compiler makes the network's code. Set by a mapper.
 
     Example:
         >>> objective = rw.Objective(run.model(), "cross_entropy")
@@ -204,36 +225,36 @@ class Objective:
 
     @property
     def built(self) -> nn.Module:
-        """The network without the values that a state holds; it is shared, so do not change it."""
+        """The network without the values that a state holds. It is shared, so do not change it."""
         return _skeleton(self.model)[0]
 
     def initial(self) -> State:
-        """The state before the first round, without the outer optimizer's memory; it is computed at each call."""
+        """Compute the state before the first round, without the outer optimizer's memory."""
         network = self.model.build()
         layout, tensors = layout_of(network, self.model.moving), _Leaving(network_tensors(network))
         del network
         return packed_state(layout, tensors)
 
     def packed(self, tensors: Mapping[str, torch.Tensor]) -> State:
-        """The state that holds a network's named tensors, without the outer optimizer's memory."""
+        """Return the state that holds a network's named tensors, without the outer optimizer's memory."""
         return packed_state(self.layout, tensors)
 
     def seeded(self, seed: int) -> Objective:
-        """A copy whose initial weights are drawn from another seed."""
+        """Return a copy whose initial weights are drawn from another seed."""
         return replace(self, model=replace(self.model, seed=seed))
 
     def network(self, state: State) -> nn.Module:
-        """A new network in training mode over a copy of the state, on the device of its tensors."""
+        """Return a new network in training mode over a copy of the state, on the device of its tensors."""
         return self.over(copied(state))
 
     def fresh(self) -> nn.Module:
-        """A new network in training mode with the initial weights."""
+        """Return a new network in training mode with the initial weights."""
         return self.over(self.initial())
 
     def over(self, state: State) -> nn.Module:
-        """A new network in training mode whose tensors are views of the state's vectors, or copies if `anew`."""
+        """Return a new network in training mode over views of the state's vectors, or over copies if `anew`."""
         if self.anew:
-            layout = self.layout  # known before the network is built, which may be found by what was built last
+            layout = self.layout  # read it first: building may use what was built last
             network = filled_network(self.model.build(), layout, state)
         else:
             network = network_holding(*_skeleton(self.model), state)
@@ -242,8 +263,8 @@ class Objective:
         return network
 
     def loss_of(self, network: nn.Module, inputs: Tensors, targets: Tensors) -> torch.Tensor:
-        """The mean loss of a network on inputs and targets (examples, *), a scalar, in the wanted precision."""
-        if self.precision == "float32":  # a context for nothing would take 2 % of a short step
+        """Return the mean loss on inputs and targets ``(example, *)``: a scalar, in the wanted precision."""
+        if self.precision == "float32":  # an empty context takes 2 % of a short step
             return self._loss_of(network, inputs, targets)
         with self.casting(first_tensor(inputs).device.type):
             return self._loss_of(network, inputs, targets)
@@ -252,59 +273,59 @@ class Objective:
         return self.value(self.outputs(network, inputs, targets), targets)
 
     def outputs(self, network: nn.Module, inputs: Tensors, targets: Tensors) -> Any:
-        """What a network gives for inputs (examples, *), and the loss for targets if it computes that itself."""
+        """Return a network's outputs for inputs ``(example, *)``, and its loss for targets if it computes one."""
         own = {"labels": moved(targets, torch.clone)} if self.loss == OWN_LOSS else {}  # forward may write to them
         return call(network, inputs, **own)
 
     def counted(self, targets: Tensors) -> int:
-        """Over how many items of targets (examples, *) the loss is a mean: labels not `IGNORED`, or examples."""
+        """Count the items in the mean loss of targets ``(example, *)``: examples, or labels not `IGNORED`."""
         if self.loss == "cross_entropy" and not targets.is_floating_point():
             return int((targets != IGNORED).sum())
         return self.rule.counted(targets)
 
     def casting(self, device: str) -> AbstractContextManager[Any]:
-        """A context in which torch computes in the wanted precision on a kind of device, such as ``cpu``."""
+        """Return a context in which torch computes in the wanted precision on a device type such as ``cpu``."""
         lower = CASTS.get(self.precision)
         return torch.autocast(device, lower) if lower else nullcontext()
 
     def accepts(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether a step is to be taken along the parameters' gradients; if not, they are cleared."""
+        """Tell whether to take a step along the parameters' gradients. If not, the gradients are cleared."""
         return True
 
     def value(self, outputs: Any, targets: Tensors) -> torch.Tensor:
-        """The mean loss of what a network gives and targets (examples, *), a scalar.
+        """Return the mean loss of a network's outputs and targets ``(example, *)``: a scalar.
 
-        A loss of the user's is called with what the network gives, and a built-in one with the tensor in it.
+        A loss of the user's gets the whole output of the network. A built-in loss gets the tensor in it.
         """
         if self.loss == OWN_LOSS:
             return loss_in(outputs)
         if isinstance(self.loss, str):
             given = output_of(outputs), targets
             return LOSSES[self.loss](*(self.rule(*given) if self.loss in LABELLED else given))
-        loss = _own(self.loss)(outputs, moved(targets, torch.clone))  # which the user's function may write to
+        loss = _own(self.loss)(outputs, moved(targets, torch.clone))  # the user's function may write to them
         each = isinstance(loss, torch.Tensor) and tuple(loss.shape) == (len(first_tensor(targets)),)
         return loss.mean() if each else loss
 
 
 def mean_loss(losses: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The mean of the losses of batches, (*), in float64 on the CPU; it is that of the batches that have one.
+    """Return the mean of the losses of batches, ``(*)``, in float64 on the CPU, over the batches that have a loss.
 
-    Torch gives NaN for the mean of a batch in which no label counts, whose gradients are zeros.
+    Torch gives NaN for the mean of a batch in which no label counts. The gradients of that batch are zeros.
     """
     each = torch.stack([*losses])
     there = ~each.isnan()
     start = torch.zeros_like(each[0], dtype=torch.promote_types(each.dtype, torch.float32))
-    return sum(each.where(there, 0.0), start).cpu().double() / there.sum(0).cpu()  # added up in their order
+    return sum(each.where(there, 0.0), start).cpu().double() / there.sum(0).cpu()  # summed in order
 
 
 def copied(state: State) -> State:
-    """A copy of a state without the outer optimizer's memory, for a network that is trained."""
+    """Return a copy of a state without the outer optimizer's memory, for a network that is trained."""
     return moved(replace(state, memory={}), torch.clone)
 
 
 @torch.no_grad()
 def packed_state(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> State:
-    """The state that holds named tensors; it asks for one after the other, each once."""
+    """Return the state of named tensors. The function asks for the tensors one by one, each once."""
     params, buffers, frozen = map(empty_vectors, (layout.params, layout.buffers, layout.frozen))
     for name, place in named_tensors(layout, params, buffers, frozen).items():
         place.copy_(tensors[name])
@@ -312,9 +333,9 @@ def packed_state(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> State:
 
 
 def network_holding(skeleton: nn.Module, layout: Layout, state: State) -> nn.Module:
-    """A copy of a network whose tensors are views of the state's vectors, as the layout says."""
+    """Return a copy of a network over views of the state's vectors, as the layout says."""
     views_of = named_tensors(layout, state.params, state.buffers, state.frozen)
-    # For objects in its memo deepcopy takes the given copy, so that tied tensors stay tied.
+    # deepcopy takes given copies from its memo, so that tied tensors stay tied.
     memo: dict[int, Any] = {
         id(old): hooked(nn.Parameter(views_of[name], requires_grad=old.requires_grad), old)
         for name, old in skeleton.named_parameters()
@@ -322,12 +343,12 @@ def network_holding(skeleton: nn.Module, layout: Layout, state: State) -> nn.Mod
     memo |= {id(old): views_of[name] for name, old in skeleton.named_buffers() if name in views_of}
     network: nn.Module = copied_module(skeleton, memo)
     device = next(iter(views_of.values())).device
-    return network if device.type == "cpu" else network.to(device)  # buffers that no state holds are still here
+    return network if device.type == "cpu" else network.to(device)  # non-persistent buffers are still on the CPU
 
 
 @torch.no_grad()
 def filled_network(network: nn.Module, layout: Layout, state: State) -> nn.Module:
-    """The network with the state's values copied to where its tensors lie, so that all that holds them follows."""
+    """Copy the state's values into the network's own tensors, so that everything that holds them follows."""
     tensors, values = network_tensors(network), named_tensors(layout, state.params, state.buffers, state.frozen)
     for name, tensor in values.items():
         tensors[name].copy_(tensor)
@@ -335,30 +356,33 @@ def filled_network(network: nn.Module, layout: Layout, state: State) -> nn.Modul
 
 
 def network_tensors(network: nn.Module) -> dict[str, torch.Tensor]:
-    """A network's parameters and buffers by name, tied ones once."""
+    """Return a network's parameters and buffers by name, tied ones once."""
     return dict([*network.named_parameters(), *network.named_buffers()])
 
 
 def named_tensors(layout: Layout, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
-    """Every tensor of a network by name, as views of the vectors."""
+    """Return every tensor of a network by name, as views of the vectors."""
     return views(layout.params, params) | views(layout.buffers, buffers) | views(layout.frozen, frozen)
 
 
 def arrived_tensors(layout: Layout, state: State, update: Update) -> dict[str, torch.Tensor]:
-    """Every tensor by name of the network at which an update arrived: the state minus its direction."""
+    """Return every tensor by name of the network behind an update: the state minus its direction."""
     params = {dtype: start - update.direction[dtype] for dtype, start in state.params.items()}
     return named_tensors(layout, params, update.buffers, state.frozen)
 
 
 @functools.lru_cache(maxsize=4)
 def _own(loss: Code) -> Loss:
-    return loss.load()
+    found = loss.load()
+    if isinstance(found, type):
+        raise ModelError(f"loss {loss.reference} is a class; give what it makes, as {found.__name__}()")
+    return found
 
 
 def buffers_of(objective: Objective, network: nn.Module, state: State) -> dict[str, torch.Tensor]:
-    """The buffers of a network that was trained from a state, as vectors (element,).
+    """Return the buffers of a network that was trained from a state, as vectors (element,).
 
-    Raises `ModelError` if its frozen parameters are not the state's.
+    Raises `ModelError` if its frozen parameters differ from the state's.
     """
     layout = objective.layout
     check_unchanged(network, layout.frozen, state.frozen, "register it as a buffer")
@@ -366,7 +390,7 @@ def buffers_of(objective: Objective, network: nn.Module, state: State) -> dict[s
 
 
 def check_unchanged(network: nn.Module, specs: Specs, before: Vectors, advice: str) -> None:
-    """Raise `ModelError` with an advice if tensors of a network are no longer those of vectors (element,)."""
+    """Raise `ModelError` with advice if tensors of a network differ from vectors (element,)."""
     if not specs:
         return
     tensors = network_tensors(network)
@@ -376,14 +400,14 @@ def check_unchanged(network: nn.Module, specs: Specs, before: Vectors, advice: s
 
 
 SHAPES = 64
-"""So many shapes of inputs get a program. One more is an error, as torch would go on without the compiler."""
+"""The most shapes of inputs that get a program. One more is an error: torch would go on without the compiler."""
 
 
 def compile_network(network: nn.Module) -> None:
-    """Have torch's compiler make a network's code when it is first called, a program for each shape of its inputs.
+    """Let torch's compiler make a network's code at its first call, one program for each shape of its inputs.
 
-    Networks of one structure share it. With programs for several shapes at once, or programs that are chosen by
-    trials, the bits of a step would depend on what else a process has computed.
+    Networks of one structure share the code. Programs for several shapes at once, or programs chosen by trials,
+    would make the bits of a step depend on earlier work of the process.
     """
     import torch._dynamo.config as dynamo  # imported here: it takes a second, and few runs need it
 

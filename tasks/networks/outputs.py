@@ -19,7 +19,10 @@ def call(network: nn.Module, inputs: Tensors, **more: Any) -> Any:
 
 
 def output_of(given: Any) -> torch.Tensor:
-    """The tensor of outputs in what a network gives: the tensor itself, or its logits; raises `ModelError`."""
+    """Return the tensor of outputs in what a network gives: the tensor itself, or its logits.
+
+    Raises `ModelError`.
+    """
     output = tensor_in(given)
     if output is None:
         raise ModelError(
@@ -30,13 +33,13 @@ def output_of(given: Any) -> torch.Tensor:
 
 
 def tensor_in(given: Any) -> torch.Tensor | None:
-    """The tensor in what a network gives, as `output_of` has it; None without one."""
+    """Return the tensor in what a network gives, as `output_of` has it; None without one."""
     output = given if isinstance(given, torch.Tensor) else member(given, "logits")
     return output if isinstance(output, torch.Tensor) else None
 
 
 def with_output(given: Any, output: torch.Tensor) -> Any:
-    """What a network gives, a tensor or an object with logits, with another output in its place."""
+    """Return what a network gives, a tensor or an object with logits, with another output in its place."""
     if isinstance(given, torch.Tensor):
         return output
     parts = given if isinstance(given, Mapping) else vars(given)
@@ -44,7 +47,7 @@ def with_output(given: Any, output: torch.Tensor) -> Any:
 
 
 def member(given: Any, name: str) -> Any:
-    """The part of a network's outputs that has this name, such as ``logits``; None if there is none."""
+    """Return the part of a network's outputs that has this name, such as ``logits``; None if there is none."""
     return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
 
 
@@ -70,14 +73,14 @@ def each_tensor(function: Callable[..., Any], given: Any, *others: Any, inner: b
 
 
 def tensors_in(given: Any) -> list[torch.Tensor]:
-    """All tensors that `each_tensor` finds."""
+    """Return all tensors that `each_tensor` finds."""
     found: list[torch.Tensor] = []
     each_tensor(found.append, given)
     return found
 
 
 def joined(batches: Sequence[Any]) -> Any:
-    """What a network gives for batches as it would give it for all, with tensors (example, *).
+    """Return what a network gives for batches as it would give it for all, with tensors (example, *).
 
     Raises `ModelError` if examples have tensors of other shapes.
     """

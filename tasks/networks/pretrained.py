@@ -53,7 +53,7 @@ def find_pretrained(given: str, options: Mapping[str, Any]) -> tuple[Code, dict[
 
 
 def checked_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a folder's network; raises `CheckpointError` for one that is refused."""
+    """Return the configuration of a folder's network. Raises `CheckpointError` for one that is refused."""
     config = folder_config(folder)
     if refused := _refused(config):
         raise CheckpointError(f"{folder / CONFIG} {refused}")
@@ -61,7 +61,7 @@ def checked_config(folder: Path) -> dict[str, Any]:
 
 
 def _refused(config: Mapping[str, Any]) -> str:
-    """Why a configuration is not followed, as the end of a sentence; empty if it is."""
+    """Return why a configuration is not followed, as the end of a sentence; empty if it is."""
     named = next((name for name in CODE if name in config), None)
     if named:
         return f"{CODE[named]} ({named}); take a network of the transformers package itself, in plain floats"
@@ -98,7 +98,7 @@ def _of_function(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configs_within(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The configurations within one, such as `text_config`, which say of what kind they are."""
+    """Return the configurations within one, such as `text_config`, which say of what kind they are."""
     return {n: value for n, value in config.items() if isinstance(value, dict) and "model_type" in value}
 
 
@@ -118,7 +118,10 @@ def whole_config(folder: Path) -> dict[str, Any]:
 
 
 def network(**config: Any) -> nn.Module:
-    """The network of a configuration's first architecture, with weights drawn at random; raises `ModelError`."""
+    """Return the network of a configuration's first architecture, with weights drawn at random.
+
+    Raises `ModelError`.
+    """
     if refused := _refused(config):
         raise ModelError(f"the configuration {refused}")
     library, named = transformers_package(), config.get("architectures")
@@ -154,10 +157,10 @@ def _quiet(library: Any) -> Iterator[None]:
 
 
 def names_in_network(made: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """The names that a network gives to the tensors of a checkpoint, where they are others.
+    """Return the names that a network gives to the tensors of a checkpoint, if they are others.
 
     Version 5 of the package writes some networks under the names that they had in earlier ones. Raises
-    `CheckpointError` where it stores what a network computes with in other parts, as it does for experts.
+    `CheckpointError` if it stores what a network computes with in other parts, as it does for experts.
     """
     own = made.state_dict(keep_vars=True)
     if own.keys() >= set(tensors) or not type(made).__module__.startswith("transformers."):
@@ -174,12 +177,12 @@ def names_in_network(made: nn.Module, tensors: Mapping[str, torch.Tensor]) -> di
 
 
 def never_saved(made: nn.Module) -> list[str]:
-    """The names of tensors that files leave out, as the network computes them from its configuration."""
+    """Return the names of tensors that files leave out, as the network computes them from its configuration."""
     return sorted(getattr(made, "_keys_to_ignore_on_save", None) or ())
 
 
 def renamed(tensors: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> Mapping[str, torch.Tensor]:
-    """Tensors under other names, where `names` has them."""
+    """Return tensors under other names, where `names` has them."""
     if not names:
         return tensors
     return picked({names.get(name, name): (tensors, name) for name in tensors})

@@ -15,12 +15,15 @@ Shape = tuple[int, ...]
 
 
 def linear(inputs: Shape, outputs: int) -> nn.Module:
-    """Linear or logistic regression on the flattened inputs, (examples, *) -> (examples, outputs)."""
+    """Linear or logistic regression on the flattened inputs.
+
+    (examples, *) -> (examples, outputs).
+    """
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), outputs))
 
 
 class Mlp(nn.Module):
-    """One hidden layer of rectified units."""
+    """Multilayer perceptron with one hidden layer of rectified units."""
 
     def __init__(self, inputs: Shape, outputs: int, hidden: int = 256, dropout: float = 0.0) -> None:
         super().__init__()
@@ -34,7 +37,7 @@ class Mlp(nn.Module):
 
 
 class Cnn(nn.Module):
-    """Two convolutions with BatchNorm, each halving the image, and a linear head."""
+    """Two convolutions with BatchNorm, each of which halves the image, and a linear head."""
 
     def __init__(self, inputs: Shape, outputs: int, channels: int = 16) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ class Cnn(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A decoder with the norms first and GELU, as GPT-2 (Radford et al. 2019, section 2.3), without dropout.
+    """Decoder Transformer with norms first and GELU, like GPT-2 (Radford et al. 2019), without dropout.
 
     `inputs` is (time,), the context; `outputs` the number of classes, which is the vocabulary unless it is given.
     `width` is divided among `heads`; `depth` counts blocks.

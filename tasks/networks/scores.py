@@ -112,9 +112,13 @@ It gives one number, or one for each example, (examples,).
 
 
 def mean_squared_error(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """Mean over examples and outputs (examples, *); the shapes are those that `fits_targets` tells."""
+    """Mean squared error over examples and outputs.
+
+    Outputs and targets are (examples, *), with shapes that `fits_targets` accepts.
+    """
     if not fits_targets(outputs, targets):
-        raise ModelError(f"outputs of shape {tuple(outputs.shape)} for targets of {tuple(targets.shape)}")
+        advice = "; give class labels as whole numbers" if targets.ndim == 1 else ""
+        raise ModelError(f"outputs of shape {tuple(outputs.shape)} for targets of {tuple(targets.shape)}{advice}")
     return functional.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype), reduction=reduction)
 
 
@@ -126,7 +130,7 @@ def fits_targets(outputs: torch.Tensor, targets: torch.Tensor) -> bool:
 
 
 def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """Mean over examples and places of the cross entropy of logits with integer labels.
+    """Mean cross entropy of logits and integer labels, over examples and positions.
 
     Logits (examples, classes) for labels (examples,), or (examples, time, classes) for (examples, time); logits
     (examples, classes, *) for labels (examples, *) are read as torch does.
@@ -171,13 +175,19 @@ ScoreFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Whether the greatest logit (examples, classes) is that of the label (examples,): bool (examples,)."""
+    """Share of examples whose largest logit is that of the label.
+
+    Gives bool (examples,), for logits (examples, classes) and labels (examples,).
+    """
     _check_logits("accuracy", outputs, targets)
     return outputs.argmax(1) == targets
 
 
 def top5(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Whether the label (examples,) is among the five greatest logits (examples, classes): bool (examples,)."""
+    """Share of examples whose label is among the five largest logits.
+
+    Gives bool (examples,), for logits (examples, classes) and labels (examples,).
+    """
     _check_logits("top5", outputs, targets)
     if outputs.shape[1] <= 5:
         raise ModelError(f"score top5 needs more than 5 outputs, and there are {outputs.shape[1]}")
@@ -185,9 +195,10 @@ def top5(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def token_accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Whether the greatest logit is the label's at each place of sequences: bool (examples * time,).
+    """Share of positions in sequences whose largest logit is that of the label.
 
-    Logits (examples, time, classes) or (examples, classes, time) and labels (examples, time), as the loss reads.
+    Gives bool (examples * time,). Logits are (examples, time, classes) or (examples, classes, time), as the loss
+    reads them, and labels are (examples, time).
     Places of the label -100 are left out.
     """
     axis = class_axis(outputs, targets)
@@ -197,14 +208,20 @@ def token_accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
 
 
 def mae(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The distance of each output (examples, *) from its target (examples, *): floats, one for each output."""
+    """Mean absolute error of the outputs.
+
+    Gives floats, one for each output, for outputs and targets (examples, *).
+    """
     if not fits_targets(outputs, targets):
         raise _unfit("mae", "(examples, *)", "targets of this shape", outputs, targets)
     return (outputs - targets.reshape(outputs.shape)).abs().flatten()
 
 
 def label_entropies(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The cross entropy of each label, (items,), of whose mean the perplexity is the exponential."""
+    """Exponential of the mean cross entropy of the labels.
+
+    Gives the cross entropy of each label, (items,).
+    """
     if class_axis(outputs, targets) is None or not are_labels(targets):
         raise _unfit("perplexity", "(examples, *, classes)", "labels (examples, *)", outputs, targets)
     return cross_entropies(outputs, targets)

@@ -18,8 +18,9 @@ _most: ContextVar[int | None] = ContextVar("most", default=None)
 
 
 class TooLarge(BaseException):
-    """Raised for a network with more parameters than this process may build. It is no `Exception`, so that users'
-    code does not catch it.
+    """Raised for a network with more parameters than this process may build.
+
+    It is no `Exception`, so that users' code does not catch it.
     """
 
 

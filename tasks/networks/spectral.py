@@ -16,7 +16,7 @@ ITERATIONS = 100
 
 
 def with_unit_vectors(objective: Objective, state: State) -> State:
-    """The state with vectors of spectral norms that fit its weights, where they are means of different ones."""
+    """The state with vectors of spectral norms that fit its weights, if they are means of different ones."""
     if not objective.spectral:
         return state
     network = objective.network(state)

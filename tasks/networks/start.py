@@ -46,7 +46,10 @@ class Start:
         self._tensors(objective)
 
     def state(self, objective: Objective) -> State:
-        """The state before the first round, without the outer optimizer's memory; raises `CheckpointError`."""
+        """Return the state before the first round, without the outer optimizer's memory.
+
+        Raises `CheckpointError`.
+        """
         return objective.packed(self._tensors(objective))
 
     def _tensors(self, objective: Objective) -> LazyTensors:
@@ -78,7 +81,7 @@ class Fork(Start):
         return {"run": run_name(run), "round": int(round), "chain": self.chain}
 
     def state(self, objective: Objective) -> State:
-        """The state before the first round, with the stored round's memory; raises `CheckpointError`."""
+        """Return the state before the first round, with the stored round's memory. Raises `CheckpointError`."""
         round = self.run().round(int(self.reference.rpartition("@")[2]))
         if round.chain != self.chain:
             raise CheckpointError(f"{self.reference} is not the round that the run was to begin with; restore it")
@@ -103,7 +106,10 @@ def _memory(round: Round, specs: Specs) -> dict[str, Vectors]:
 
 
 def find_start(place: str, root: str, opened: Opener) -> Start:
-    """The start for a file or a stored round, with its present digest; raises the errors of `open_checkpoint`."""
+    """Return the start for a file or a stored round, with its present digest.
+
+    Raises the errors of `open_checkpoint`.
+    """
     from roundweave.storage.runs.opening import lasting, open_checkpoint
 
     reference = lasting(place, root)
@@ -114,7 +120,7 @@ def find_start(place: str, root: str, opened: Opener) -> Start:
 
 
 def find_fork(run: StoredRun, which: WhichRound, opened: Opener) -> Fork:
-    """A stored round as the start of another run; raises `RoundMissing`, `StoreDamaged`."""
+    """Return a stored round as the start of another run. Raises `RoundMissing`, `StoreDamaged`."""
     round = run.round(which)
     place = f"{full_address(run.address)}@{round.number}"
     return Fork(place, _digest(round.tensors), round.chain, meaning=_meaning(run), opened=opened)

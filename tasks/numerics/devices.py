@@ -52,14 +52,14 @@ def find_device(name: str) -> torch.device:
 
 
 def _count(kind: str) -> int:
-    """How many devices of a kind torch finds in this process."""
+    """Return how many devices of a kind torch finds in this process."""
     module: Any = getattr(torch, kind, None)
     is_available = getattr(torch.backends.mps if kind == "mps" else module, "is_available", bool)
     return int(module.device_count()) if is_available() else 0
 
 
 def device_fingerprint(name: str) -> dict[str, str]:
-    """What may change the bits of results on a device: its model, and the versions of its libraries.
+    """Return what may change the bits of results on a device: its model, and the versions of its libraries.
 
     Empty for the processor. Raises `UsageError` if this process has no such device.
     """
@@ -110,7 +110,7 @@ def trim_memory() -> None:
 
 
 def most_memory() -> int:
-    """The most memory that this process has held so far, in bytes; up to `LOOK_SECONDS` old."""
+    """Return the most memory that this process has held so far, in bytes; up to `LOOK_SECONDS` old."""
     return _most_memory(int(time.monotonic() / LOOK_SECONDS))
 
 

@@ -62,7 +62,7 @@ PACKAGES = ("roundweave", "torch", "numpy", "scikit-learn", "zarr", "dask", "pre
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages in `PACKAGES` that are installed here."""
+    """Return the versions of Python and of the packages in `PACKAGES` that are installed here."""
     known = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -97,7 +97,7 @@ def source_digest() -> str:
 
 
 def sources(codes: tuple[Code, ...]) -> dict[str, str]:
-    """The digest of the Roundweave source in this process, and what codes import, by name."""
+    """Return the digest of the Roundweave source in this process, and what codes import, by name."""
     return {"Roundweave": source_digest(), **imported(codes)}
 
 

@@ -11,17 +11,17 @@ import torch
 
 
 def accumulator(dtype: str) -> torch.dtype:
-    """The type in which vectors of a dtype are summed: float32, except for float64."""
+    """Return the type in which vectors of a dtype are summed: float32, except for float64."""
     return torch.float64 if dtype == "float64" else torch.float32
 
 
 def is_float(dtype: str) -> bool:
-    """Whether a dtype, such as ``bfloat16``, is a floating-point type."""
+    """Tell whether a dtype, such as ``bfloat16``, is a floating-point type."""
     return bool(getattr(torch, dtype).is_floating_point)
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether all numbers of a tensor are finite. If their sum is, they are; it takes a tenth of the time."""
+    """Tell whether all numbers of a tensor are finite. If their sum is, they are; it takes a tenth of the time."""
     return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 

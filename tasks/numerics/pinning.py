@@ -16,7 +16,7 @@ import torch
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A seed of 63 bits from the SHA-256 of the parts, such as (run seed, round, partition)."""
+    """Return a seed of 63 bits from the SHA-256 of the parts, such as (run seed, round, partition)."""
     text = ",".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

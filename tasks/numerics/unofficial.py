@@ -24,7 +24,7 @@ def hooked(new: nn.Parameter, old: nn.Parameter) -> nn.Parameter:
 
 
 def first_of_permutation(count: int, first: int, seed: int) -> torch.Tensor:
-    """The ``first`` numbers, (first,), of ``torch.randperm(count)`` by a generator with this seed.
+    """Return the ``first`` numbers, (first,), of ``torch.randperm(count)`` by a generator with this seed.
 
     The others are not drawn, so the time it takes does not grow with `count`.
     """

@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import io
 import pickletools
 import re
 import sys
@@ -17,13 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import Any, TypeVar
 
 import cloudpickle
 
 from roundweave.storage.errors import CODE_RAISES, CodeError, failing_as, one_line, reason
-from roundweave.storage.values.hashing import json_digest, text_digest
+from roundweave.storage.values.hashing import bytes_digest, json_digest, text_digest
 from roundweave.tasks.own_code.modules import PREFIX, Imports, file_of, is_library, load, module_name, module_of
 
 Definitions = tuple[tuple[str, str], ...]
@@ -40,7 +41,8 @@ class Code:
     imports, directly or indirectly, by their paths from the folder of the outermost package. `names` maps the
     first word of an imported name to one of these modules. `definitions` has the digest of each definition in all
     these files, by names such as ``helper.width``. A function of an installed package has no text: it is imported,
-    and `definitions` has the package's version.
+    and `definitions` has the package's version. A pickle runs in the version `python` alone; its definitions begin
+    with the function's own, which is the same in every process, and wherever the function stands.
     """
 
     reference: str
@@ -52,12 +54,14 @@ class Code:
     names: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     pickled: str = field(default="", repr=False)
     definitions: Definitions = field(default=(), repr=False)
+    python: str = field(default="", repr=False)
 
     @property
     def digest(self) -> str:
         """The digest of everything that decides the function's behaviour."""
-        beside = [self.definitions] if self.pickled and self.definitions else []
-        return json_digest([self.name, self.pickled or self.definitions, *beside])
+        pickled = "" if self.python else self.pickled  # whose bytes counted before there was `python`
+        beside = [self.definitions] if pickled and self.definitions else []
+        return json_digest([self.name, pickled or self.definitions, *beside])
 
     @property
     def label(self) -> str:
@@ -74,19 +78,25 @@ class Code:
         return dict(self.siblings) | {own: self.source}
 
     def changed(self, other: Code) -> list[str]:
-        """The names of definitions that differ between this code and another state of it."""
+        """Return the names of definitions that differ between this code and another state of it."""
         mine, theirs = dict(self.definitions), dict(other.definitions)
         return sorted(name for name in mine | theirs if mine.get(name) != theirs.get(name))
 
     def now(self) -> Code:
-        """This code; if it is imported, or imports what it uses, with the definitions that are there now."""
+        """Return this code.
+
+        If it is imported, or imports what it uses, with the definitions that are there now.
+        """
         if self.path:
             return self
         self.load()
-        return replace(self, definitions=_of_pickle(self.pickled)) if self.pickled else _of_library(self)
+        own = self.definitions[:1] if self.python else ()
+        return replace(self, definitions=own + _of_pickle(self.pickled)) if self.pickled else _of_library(self)
 
     def load(self) -> Callable[..., Any]:
-        """The function itself, made by running the stored source; raises `CodeError`."""
+        """Return the function itself, made by running the stored source. Raises `CodeError`."""
+        if self.python not in ("", PYTHON):
+            raise CodeError(f"{self.reference}: Python {self.python} kept it, and Python {PYTHON} cannot run it")
         if self.pickled:
             with failing_as(lambda error: CodeError(f"{self.reference}: {one_line(error)}; is it in PYTHONPATH?")):
                 function = cloudpickle.loads(base64.b64decode(self.pickled))
@@ -128,13 +138,13 @@ def _with_code(kind: Callable[..., Any], _: None, fields: dict[str, Any]) -> Any
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text has the form ``FILE.py:function`` or ``module:function``."""
+    """Tell whether a text has the form ``FILE.py:function`` or ``module:function``."""
     place, colon, name = text.rpartition(":")
     return bool(colon) and name.isidentifier() and bool(place)
 
 
 def find_code(given: str | Callable[..., Any] | Code) -> Code:
-    """The code of a ``FILE.py:function``, a ``module:function`` or a callable; raises `CodeError`."""
+    """Return the code of a ``FILE.py:function``, a ``module:function`` or a callable. Raises `CodeError`."""
     if isinstance(given, Code):
         return given
     if callable(given):
@@ -155,7 +165,9 @@ def find_code(given: str | Callable[..., Any] | Code) -> Code:
 
 
 def code_of(function: Callable[..., Any]) -> Code:
-    """The code of a callable; of one that stored code defines, only where it is found while that code is loaded.
+    """Return the code of a callable.
+
+    Of one that stored code defines, only if it is found while that code is loaded.
 
     A part that the user's algorithm makes may hold such a function, whose file may have changed since.
     """
@@ -210,7 +222,10 @@ def _of_pickle(pickled: str, read: Callable[[str, str], str] = lambda name, text
 
 
 def _place(name: str) -> Path | None:
-    """The file of a module, imported or not yet, as a function may import one when it is called; else None."""
+    """Return the file of a module, imported or not yet, as a function may import one when it is called.
+
+    Else None.
+    """
     if name in sys.modules:
         return Path(getattr(sys.modules[name], "__file__", None) or "")
     known = all(part.isidentifier() for part in name.split("."))
@@ -218,7 +233,7 @@ def _place(name: str) -> Path | None:
 
 
 def _texts_in(pickled: str) -> set[str]:
-    """The texts in a pickle, among which are the names of modules that it imports."""
+    """Return the texts in a pickle, among which are the names of modules that it imports."""
     steps = pickletools.genops(base64.b64decode(pickled)) if pickled else ()
     return {text for _, text, _ in steps if isinstance(text, str)}
 
@@ -252,12 +267,12 @@ def imported(codes: tuple[Code, ...]) -> dict[str, str]:
 
 
 def _sources(imports: Imports, source: str) -> dict[str, str]:
-    """The texts of a module and of those that it imports, by name."""
+    """Return the texts of a module and of those that it imports, by name."""
     return {module_of(file): text for file, text in imports.texts.items()} | {imports.module: source}
 
 
 def _folder(path: Path, module: str) -> Path:
-    """The folder that holds the outermost package of a module's file."""
+    """Return the folder that holds the outermost package of a module's file."""
     return path.parents[module.count(".") + (path.name == "__init__.py")]
 
 
@@ -274,7 +289,48 @@ def _from_callable(function: Callable[..., Any]) -> Code:
     except (OSError, TypeError):
         source = ""
     pickled = base64.b64encode(cloudpickle.dumps(function)).decode()
-    return Code(name, name, source, pickled=pickled, definitions=_of_pickle(pickled))
+    _Alike(alike := io.BytesIO()).dump(function)
+    definitions = ((name, bytes_digest(alike.getvalue())), *_of_pickle(pickled))
+    return Code(name, name, source, pickled=pickled, definitions=definitions, python=PYTHON)
+
+
+PYTHON = ".".join(map(str, sys.version_info[:2]))
+
+BESIDE = {"__file__", "__firstlineno__", "__static_attributes__", "__signature__", "_cloudpickle_submodules"}
+BESIDE |= {f"__pydantic_{name}__" for name in ("core_schema", "parent_namespace", "serializer", "validator")}
+"""What pickles have of where code stands, of what else its process imported, and what follows from the rest."""
+
+
+class _Alike(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles a function to bytes that are equal in every process, for its digest alone."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        plain = torch and isinstance(obj, torch.Tensor) and obj.layout is torch.strided
+        if plain and not (obj.is_meta or obj.is_quantized or obj.is_nested):
+            from roundweave.storage.values.digests import tensor_digest  # imports torch
+
+            return str, (tensor_digest("", obj.detach().cpu().resolve_conj().resolve_neg()),)
+        if isinstance(obj, CodeType):
+            obj = obj.replace(co_filename="", co_firstlineno=1, co_linetable=b"")
+        reduced = super().reducer_override(obj)
+        if reduced is NotImplemented and (reduce := self.dispatch_table.get(type(obj))):
+            reduced = reduce(obj)
+        if isinstance(reduced, tuple) and isinstance(obj, type | TypeVar):  # cloudpickle gives it a random number
+            given = (each for each in reduced[1] if not re.fullmatch("[0-9a-f]{32}", str(each)))
+            reduced = reduced[0], tuple(given), *reduced[2:]
+        return _in_order(reduced)
+
+
+def _in_order(part: Any, depth: int = 6) -> Any:
+    """Return a part of a pickle without what is `BESIDE`, its sets as lists in order."""
+    if isinstance(part, set | frozenset):
+        return sorted(map(repr, part))
+    if depth and type(part) is tuple:
+        return tuple(_in_order(each, depth - 1) for each in part)
+    if depth and type(part) is dict:
+        return {name: _in_order(each, depth - 1) for name, each in part.items() if name not in BESIDE}
+    return part
 
 
 def _check_as_in_file(code: Code, module: ModuleType) -> None:
@@ -290,7 +346,7 @@ def _check_as_in_file(code: Code, module: ModuleType) -> None:
 
 
 def _module(code: Code) -> ModuleType:
-    """The module of a function: an installed one, else one made of the stored source, once per process."""
+    """Return the module of a function: an installed one, else one made of the stored source, once per process."""
     try:
         if not code.path:
             return importlib.import_module(code.module)
@@ -305,7 +361,7 @@ def _module(code: Code) -> ModuleType:
 
 
 def short_name(value: str | Code) -> str:
-    """A short name for people: a function's own name, or the part of a text before its colon."""
+    """Return a short name for people: a function's own name, or the part of a text before its colon."""
     return value.name if isinstance(value, Code) else value.partition(":")[0]
 
 
@@ -331,7 +387,7 @@ def definitions_of(main: str, sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def _bound(statement: ast.stmt) -> list[str]:
-    """The names that a statement binds."""
+    """Return the names that a statement binds."""
     match statement:
         case ast.Import() | ast.ImportFrom():
             return [alias.asname or alias.name for alias in statement.names]

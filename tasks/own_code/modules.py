@@ -26,14 +26,14 @@ _folders: set[str] = set()
 
 
 def file_of(folder: Path, module: str) -> Path | None:
-    """The file of a module below a folder, or None if there is none."""
+    """Return the file of a module below a folder, or None if there is none."""
     place = folder.joinpath(*module.split("."))
     files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
     return next((file for file in files if file.is_file()), None)
 
 
 def module_of(file: str) -> str:
-    """The module's name of a file, whose path is relative to the folder of the outermost package."""
+    """Return the module's name of a file, whose path is relative to the folder of the outermost package."""
     return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -51,7 +51,7 @@ def module_name(path: Path, source: str, name: str = "") -> str:
 
 
 def is_library(path: Path, module: str) -> bool:
-    """Whether a module's file belongs to an installed package, the standard library or Roundweave."""
+    """Tell whether a module's file belongs to an installed package, the standard library or Roundweave."""
     installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts) or module.startswith("roundweave.")
     return installed or path.is_relative_to(sysconfig.get_path("stdlib"))
 
@@ -83,7 +83,7 @@ class Imports:
         self.names = {top: place for top, place in self._places.items() if place}
 
     def _imported(self, node: ast.AST, package: str) -> list[str]:
-        """The user's modules, or names in them, that an import statement in this package imports."""
+        """Return the user's modules, or names in them, that an import statement in this package imports."""
         if isinstance(node, ast.Import):
             return [own for alias in node.names if (own := self._own(alias.name))]
         if not isinstance(node, ast.ImportFrom):
@@ -110,14 +110,14 @@ class Imports:
         return file.relative_to(self.folder).as_posix()
 
     def _own(self, name: str) -> str:
-        """The user's module that an absolute import's name stands for; empty if it is another module."""
+        """Return the user's module that an absolute import's name stands for; empty if it is another module."""
         top, _, rest = name.partition(".")
         if top not in self._places:
             self._places[top] = self._place(top)
         return f"{self._places[top]}.{rest}".rstrip(".") if self._places[top] else ""
 
     def _place(self, top: str) -> str:
-        """The user's module that the first word of an import stands for; empty if there is none.
+        """Return the user's module that the first word of an import stands for; empty if there is none.
 
         It lies beside the outermost package or beside the module itself. As for a script, a file beside a module
         that is in no package takes precedence over other modules of the same name.
@@ -134,7 +134,7 @@ class Imports:
 
 
 def _elsewhere(top: str, file: Path | None) -> bool:
-    """Whether `import` would find another module than the file, in no folder of other code of the user's."""
+    """Tell whether `import` would find another module than the file, in no folder of other code of the user's."""
     try:
         spec = find_spec(top)
     except ValueError:  # such a module is loaded, but without a known place
@@ -194,7 +194,7 @@ class _Kept(MetaPathFinder, ExecutionLoader):
 
 
 def _importing(root: str, names: Mapping[str, str]) -> Callable[..., Any]:
-    """The `__import__` function of the user's modules, which finds their own modules below the root."""
+    """Return the `__import__` function of the user's modules, which finds their own modules below the root."""
 
     def importing(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0

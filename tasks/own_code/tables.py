@@ -1,4 +1,4 @@
-"""Tables of names: what a ``name`` or ``name:argument`` stands for, and one error for unknown names."""
+"""Tables of names: the meaning of a ``name`` or ``name:argument``, and one error for unknown names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from roundweave.tasks.own_code.code import Code
 class Entry:
     """A line of a table: what it is, its home (``.module:name`` of tasks), and how its argument is written.
 
-    The argument stands after a colon; one in brackets may be left out. The module is imported when it is used.
+    The argument stands after a colon. An argument in brackets is optional. The module is imported on first use.
     """
 
     about: str
@@ -29,7 +29,7 @@ class Entry:
     argument: str = ""
 
     def load(self) -> Any:
-        """What the entry stands for."""
+        """Return the object of the entry."""
         module, _, name = self.home.partition(":")
         return getattr(import_module(module, "roundweave.tasks"), name)
 
@@ -38,7 +38,7 @@ Table = Mapping[str, Entry]
 
 
 def spelled(table: Table) -> list[str]:
-    """How each name of a table is written, such as ``mnist:DIR``."""
+    """Return how each name of a table is written, such as ``mnist:DIR``."""
     return [_spelled(name, entry) for name, entry in table.items()]
 
 
@@ -47,7 +47,10 @@ def _spelled(name: str, entry: Entry) -> str:
 
 
 def find(what: str, text: str, table: Table, *others: str) -> tuple[Entry, str]:
-    """The entry of a ``name`` or ``name:argument``, and the argument; raises `UsageError` for any other."""
+    """Return the entry of a ``name`` or ``name:argument``, and the argument.
+
+    Raises `UsageError` for any other text.
+    """
     name, _, argument = text.partition(":")
     if name not in table:
         raise unknown(what, text, [*spelled(table), *others])
@@ -59,7 +62,7 @@ def find(what: str, text: str, table: Table, *others: str) -> tuple[Entry, str]:
 
 
 def make(what: str, text: str, table: Table) -> Any:
-    """Make the object of ``name:argument``, with arguments of the annotated types; raises `UsageError`.
+    """Make the object of ``name:argument``, with arguments of the annotated types. Raises `UsageError`.
 
     The last argument may have colons of its own.
     """
@@ -79,7 +82,10 @@ def make(what: str, text: str, table: Table) -> Any:
 
 
 def make_own(what: str, code: Code, base: type) -> Any:
-    """The part that the user's code is, or that it returns when called; raises `CodeError`, `UsageError`."""
+    """Return the part that the user's code is, or that it returns when called.
+
+    Raises `CodeError` and `UsageError`.
+    """
     part = code.load()
     if base not in type(part).__mro__:
         _check_callable(f"{what} {code.reference}", part)
@@ -103,7 +109,7 @@ def _check_callable(what: str, part: Any) -> None:
 
 
 def _defined_in(file: Path) -> list[str]:
-    """The functions and classes of a file of the user's, each as ``FILE.py:name``; none if it cannot be read."""
+    """Return the functions and classes of a user's file, each as ``FILE.py:name``; none if it cannot be read."""
     with suppress(OSError, ValueError, SyntaxError):
         parts = ast.parse(file.read_bytes()).body
         return [f"{file}:{part.name}" for part in parts if isinstance(part, ast.FunctionDef | ast.ClassDef)]
@@ -111,10 +117,16 @@ def _defined_in(file: Path) -> list[str]:
 
 
 def unknown(what: str, value: str, names: Iterable[str]) -> UsageError:
-    """The error for an unknown name, which says the nearest name and all names of the table."""
+    """Return the error for an unknown name, with the nearest name and all names of the table."""
     if value.endswith(".py") and (own := _defined_in(Path(value))):
         return UsageError(f"{what} {value} is a file; name what of it is meant: {', '.join(own)}")
+    if ".py:" in value:
+        return UsageError(f"{what} {value!r} must be written FILE.py:function, with the function's bare name")
     names = list(names)
-    meant = near(value.partition(":")[0], [name.partition(":")[0] for name in names])
+    meant = (
+        []
+        if value.startswith("non")
+        else near(value.partition(":")[0], [name.partition(":")[0] for name in names])
+    )
     hint = f"did you mean {meant[0]}? There" if meant else "there"
     return UsageError(f"unknown {what} {value!r}; {hint} are {', '.join(names[:-1])}, and {names[-1]}")

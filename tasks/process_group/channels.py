@@ -34,20 +34,20 @@ class Collectives:
         self.ranks = dist.get_world_size(process_group)
 
     def numbers(self, number: int) -> list[int]:
-        """The numbers of all ranks in their order. Returns once all ranks have called it."""
+        """Return the numbers of all ranks in their order. Returns once all ranks have called it."""
         numbers = torch.zeros(self.ranks, dtype=torch.int64)
         numbers[dist.get_rank(self._group)] = number
         unbroken(lambda: dist.all_reduce(numbers, group=self._group))  # takes half the time of `tensors`
         return numbers.tolist()
 
     def objects(self, value: Any) -> list[Any]:
-        """The values of all ranks in their order; for small ones, which are pickled."""
+        """Return the values of all ranks in their order; for small ones, which are pickled."""
         values: list[Any] = [None] * self.ranks
         unbroken(lambda: dist.all_gather_object(values, value, group=self._group))
         return values
 
     def tensors(self, sent: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of all ranks in their order; they must have one shape and dtype."""
+        """Return the tensors of all ranks in their order; they must have one shape and dtype."""
         received = [torch.empty_like(sent) for _ in range(self.ranks)]
         unbroken(lambda: dist.all_gather(received, sent, group=self._group))
         return received
@@ -70,13 +70,13 @@ class Collectives:
 
 
 def unbroken(exchange: Callable[[], Any]) -> Any:
-    """What an exchange returns; raises `Broken` if it fails because a rank is gone."""
+    """Return what an exchange returns. Raises `Broken` if it fails because a rank is gone."""
     with broken_by(RuntimeError):
         return exchange()
 
 
 def broken_by(kind: type[Exception]) -> AbstractContextManager[None]:
-    """A context whose errors of this kind are raised as `Broken`."""
+    """Return a context whose errors of this kind are raised as `Broken`."""
     return mistakes_as(lambda error: Broken(str(error)), kind)
 
 
@@ -100,7 +100,7 @@ class OwnMemory:
         self.handle = Handle(os.getpid(), self._file)
 
     def view(self, size: int) -> memoryview:
-        """A view of at least `size` bytes, (byte,); the memory grows if it is too small."""
+        """Return a view of at least `size` bytes, (byte,); the memory grows if it is too small."""
         if self._memory is None or len(self._memory) < size:
             room = size + size // 4
             os.posix_fallocate(self._file, 0, room)
@@ -119,7 +119,7 @@ class OtherMemory:
         self._memory: mmap.mmap | None = None
 
     def view(self, room: int) -> memoryview:
-        """A view of the memory, (byte,); `room` is the size that it has by now."""
+        """Return a view of the memory, (byte,); `room` is the size that it has by now."""
         if self._memory is None or len(self._memory) != room:
             self._memory = mmap.mmap(self._file, room, prot=mmap.PROT_READ)
         return memoryview(self._memory)
@@ -152,7 +152,7 @@ class SharedMemory:
 
     @classmethod
     def among(cls, rank: int, all_ranks: Collectives) -> SharedMemory | None:
-        """A channel of all ranks; None if some rank cannot open the memory of another."""
+        """Return a channel of all ranks; None if some rank cannot open the memory of another."""
         own, others = None, list[OtherMemory | None]()
         with suppress(OSError, AttributeError):  # not every system has such memory
             own = OwnMemory()
@@ -187,7 +187,7 @@ class SharedMemory:
 
 
 def _from(memory: memoryview, number: int) -> memoryview:
-    """The part of a memory, (byte,), that begins with the message of this number."""
+    """Return the part of a memory, (byte,), that begins with the message of this number."""
     return memory[int(memory[8 * number : 8 * number + 8].cast("q")[0]) :]
 
 

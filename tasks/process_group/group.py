@@ -123,7 +123,7 @@ class Group:
         return [values[rank] if rank == self.rank else other for rank, other in enumerate(received)]
 
     def part(self, parts: Sequence[Sequence[int]]) -> Group | Alone:
-        """The group of the part that this rank is in. All ranks must call it with the same `parts`."""
+        """Return the group of the part that this rank is in. All ranks must call it with the same `parts`."""
         mine: Group | Alone = Alone()
         for ranks in parts:
             if len(ranks) > 1:
@@ -143,7 +143,10 @@ class Group:
         self._all_ranks.close()
 
     def _channel(self) -> Channel:
-        """The next channel. Two alternate, as others may still read from one while the next message is written."""
+        """Return the next channel.
+
+        Two alternate, as others may still read from one while the next message is written.
+        """
         self._number += 1
         return self._channels[self._number % len(self._channels)]
 
@@ -180,7 +183,7 @@ def join_group(
 
 
 def _meet(store: TCPStore, meeting: Rendezvous, halted: Callable[[], bool]) -> None:
-    """Wait until all ranks are there; raises `Broken` if they do not come."""
+    """Wait until all ranks are there. Raises `Broken` if they do not come."""
     store.set(f"here/{meeting.rank}", "yes")
     waited_for = [f"here/{rank}" for rank in range(meeting.ranks)]
     until = time.monotonic() + FORMING.total_seconds()
@@ -212,7 +215,7 @@ def _interface_chosen(meeting: Rendezvous) -> Iterator[None]:
 
 
 def _interface(host: str) -> str | None:
-    """The name of the network interface by which this machine reaches a host; None if it is not known."""
+    """Return the name of the network interface by which this machine reaches a host; None if it is not known."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
         here = probe.getsockname()[0]

@@ -1,7 +1,7 @@
 """The engine, a loop that computes rounds over a communicator, and the committer, which stores them.
 
-The `inline` executor runs the engine alone, and ranks on Dask's workers run it as a process group. The tasks of
-the `graph` executor call the same functions (see `roundweave.tasks.rounds.persistence`).
+The `inline` executor runs the engine alone. Ranks on Dask's workers run it as a process group. The tasks of the
+`graph` executor call the same functions (see `roundweave.tasks.rounds.persistence`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MapBlock = Callable[[Outcome, BlockExamples, int], BlockResult]
 
 @dataclass(frozen=True)
 class Report:
-    """What each rank tells the others in each round.
+    """The report of a rank to the others in each round.
 
-    `sent` are the bytes that it has sent so far, by their kind; `memory` is the most that it has held, in bytes.
+    `sent` are the bytes that it has sent so far, by kind. `memory` is the most that it has held, in bytes.
     """
 
     halted: bool
@@ -40,11 +40,11 @@ class Report:
 
 
 class BlockData:
-    """Loads the examples of a block, and keeps those of the last draw that was asked for, see `Job.draw`.
+    """Loads the examples of a block, and keeps those of the last draw, see `Job.draw`.
 
     It may begin with `examples` of the run whose attempt has the token `of`, for a draw of its job. If the data
-    are given as a whole, the next round's are loaded in a thread beside the maps: to load a partition alone may
-    call the user's code, whose draws would meet those of a map.
+    are given as a whole, the next round's examples are loaded in a thread beside the maps. Loading a partition
+    alone may call the user's code, whose draws would meet those of a map.
     """
 
     def __init__(self, block: int, of: tuple[str, int] = ("", 0), examples: BlockExamples | None = None) -> None:
@@ -57,7 +57,7 @@ class BlockData:
     def __call__(
         self, job: Job, round: int, load: Callable[[Job, int, int], BlockExamples] = load_and_persist
     ) -> BlockExamples:
-        """The examples of the block in a round, by partition. Of another draw, `load` reads them."""
+        """Return the examples of the block in a round, by partition. For another draw, `load` reads them."""
         if (of := (job.attempt.token, job.draw(round))) != self._of:
             ahead, self._ahead = self._ahead.get(of), {}
             self._of, self._examples = of, ahead.result() if ahead else load(job, round, self.block)
@@ -67,9 +67,9 @@ class BlockData:
         return self._examples
 
     def _load_ahead(self, job: Job, round: int) -> None:
-        """Begin to load the examples of a round, if it asks others than the round before, of one split."""
+        """Begin to load the examples of a round, if it asks others than the round before under one split."""
         work, of = job.work, (job.attempt.token, job.draw(round))
-        same = work.split(round) == work.split(round - 1)  # another one is stored when it is loaded
+        same = work.split(round) == work.split(round - 1)  # a new split is stored when it is loaded
         if of != self._of and same and not work.partitions.source.partitioned:
             self._ahead[of] = self._thread.submit(load_block, job, round, self.block)
 
@@ -78,8 +78,8 @@ class BlockData:
 class Engine:
     """Computes the rounds of a job, together with the engines of a `group` that map the other blocks.
 
-    `map_block` maps the block of `data`. `report` gives the reports of the ranks that compute as this engine does;
-    commits record what those of all engines say that the process group sent and held.
+    `map_block` maps the block of `data`. `report` gives the reports of the ranks that compute as this engine does.
+    Commits record what the engines report of the process group: the bytes that it sent and held.
     """
 
     job: Job
@@ -115,10 +115,10 @@ class Engine:
     def _exchanged(self, mapped: BlockResult, shared: bool) -> list[tuple[Sequence[Report], BlockResult]]:
         """Exchange reports and the results of blocks with all engines.
 
-        With `shared`, this one gets only its own share of the elements of each block's result.
+        With `shared`, this engine gets only its own share of the elements of each block's result.
         """
         report, ranks = self.report(), self.group.ranks
-        mapped = replace(mapped, code=())  # all have it in their job
+        mapped = replace(mapped, code=())  # every rank has the code in its job
         if not shared:
             return self.group.all_gather((report, mapped))
         shares = (replace(mapped, nodes=nodes_share(mapped.nodes, rank, ranks)) for rank in range(ranks))
@@ -126,7 +126,7 @@ class Engine:
 
 
 def _record(now: Sequence[Report], before: Sequence[Report], sharing: int) -> ProcessGroupRecord:
-    """What a round cost, from the reports of all ranks after its maps and after those of the round before.
+    """Return the cost of a round, from all ranks' reports after its maps and after those of the round before.
 
     `sharing` is the number of ranks that share a network.
     """
@@ -138,15 +138,15 @@ def _record(now: Sequence[Report], before: Sequence[Report], sharing: int) -> Pr
 
 
 SHORT_SECONDS = 3e-3
-"""A shorter round is committed by the thread that computes it, as two threads would wait for each other."""
+"""A shorter round is committed by the thread that computes it: two threads would wait for each other."""
 
 
 @dataclass
 class Committer:
-    """Commits rounds; if `ahead`, it does so in a thread of its own while the next round is computed.
+    """Commits rounds. If `ahead`, a thread of its own does so while the next round is computed.
 
     The outcome of round `held`, the last of a window, is held for the next window. `notify` is called with the
-    number of each round that is committed.
+    number of each committed round.
     """
 
     job: Job
@@ -166,7 +166,7 @@ class Committer:
         No commit is under way when this ends.
         """
         previous = None
-        if not self.ahead:  # a thread that is only waited for would cost a round up to a millisecond
+        if not self.ahead:  # waiting for a thread would cost a round up to a millisecond
             for computed in rounds:
                 previous = self._commit(computed, previous)
                 yield previous
@@ -186,7 +186,7 @@ class Committer:
             yield from self._awaited()
 
     def _awaited(self) -> Iterator[Commit]:
-        """The commit that is under way, if there is one, once it is done."""
+        """Yield the commit that is under way, if there is one, once it is done."""
         if self._pending is not None:
             commit, self._pending = self._pending.result(), None
             yield commit

@@ -1,6 +1,6 @@
 """Checks of what a map and an apply return.
 
-An update that must not be averaged is refused, and the reason recorded; an unsound state ends the run.
+An update that must not be averaged is refused, and the reason recorded. An unsound state ends the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from roundweave.storage.values.tensors import Specs, Vectors, check_sizes, views
 from roundweave.tasks.numerics.pieces import is_finite
 
 NOTHING = Update({}, weight=0)
-"""Takes the place of an update that does not have the shape to be stored."""
+"""Replaces an update whose shape cannot be stored."""
 
 
 def checked_update(
@@ -30,13 +30,19 @@ def checked_update(
     extras: tuple[str, ...] = (),
     observes: Specs = (),
 ) -> tuple[Update, str | None]:
-    """Check what a map returned: the update as it can be stored, and why it is refused, None if it is sound.
+    """Check the result of a map.
 
-    An update is refused if it is misshapen, has other slots of `carry` or `extras` than the map declares, or does
-    not have what it `observes`, holds
-    numbers that are not finite, has no positive integer of 53 bits as weight, or reports a metric that is no
-    number or has a name that cannot be stored. Numbers of `buffers`, vectors (element,) by dtype, that were not
-    finite before the map may stay so.
+    Return the update as it can be stored, and why it is refused, None if it is sound.
+
+    An update is refused in these cases:
+
+    - Its vectors are misshapen, or its slots of `carry` or `extras` are not those that the map declares.
+    - It does not have the tensors that the map `observes`.
+    - It holds numbers that are not finite.
+    - Its weight is no positive integer of 53 bits.
+    - It reports a metric that is no number, or whose name cannot be stored.
+
+    Numbers of `buffers`, vectors (element,) by dtype, that were not finite before the map may stay so.
     """
     if not isinstance(returned, Update):
         return NOTHING, f"the map returned {type(returned).__name__}, not an Update"
@@ -71,7 +77,7 @@ def checked_update(
 
 
 def misshapen(specs: Specs, vectors: Vectors) -> str | None:
-    """Why vectors do not have the types and sizes of the specs; None if they do."""
+    """Return why vectors do not have the types and sizes of the specs; None if they do."""
     if not isinstance(vectors, Mapping) or not all(isinstance(v, torch.Tensor) for v in vectors.values()):
         return f"{type(vectors).__name__} is no mapping from dtypes to tensors"
     if sparse := [str(vector.layout) for vector in vectors.values() if vector.layout != torch.strided]:
@@ -92,7 +98,7 @@ def non_finite(specs: Specs, vectors: Vectors, before: Vectors | None = None) ->
 
     Numbers that are the same in `before`, vectors (element,) by dtype, are allowed: a causal mask holds -inf.
     """
-    # One pass over each vector. Tensor names are looked up only if it finds something.
+    # One pass over each vector. Tensor names are looked up only after a find.
     if all(map(is_finite, vectors.values())):
         return None
     wrong = {dtype: _wrong(vector, (before or {}).get(dtype)) for dtype, vector in vectors.items()}
@@ -104,7 +110,7 @@ def non_finite(specs: Specs, vectors: Vectors, before: Vectors | None = None) ->
 
 
 def _wrong(vector: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
-    """Which numbers (element,) are not finite and were not the same before; bool (element,)."""
+    """Return which numbers (element,) are not finite and have changed; bool (element,)."""
     wrong = ~torch.isfinite(vector)
     if before is None:
         return wrong
@@ -139,10 +145,10 @@ def check_buffers(state: State, before: State, reduced: Update) -> None:
 
 
 def check_state(layout: Layout, state: State, before: State) -> None:
-    """Raise `RoundFailed` for a new state that the round after could not begin from.
+    """Raise `RoundFailed` for a new state from which the next round could not begin.
 
-    That is one of another round or with other memory slots than the apply's `init` has, one whose vectors are
-    misshapen, or one with new numbers that are not finite.
+    Such a state has another round, other memory slots than the apply's `init`, misshapen vectors, or new numbers
+    that are not finite.
     """
     if state.round != before.round + 1:
         raise RoundFailed(
@@ -163,5 +169,5 @@ def check_state(layout: Layout, state: State, before: State) -> None:
     if reason:
         raise RoundFailed(
             f"round {before.round + 1}: the new state is unsound, {reason}. Rounds to {before.round} are kept; "
-            "try a smaller lr or outer lr, or mend a reduce or apply of your own"
+            "try a smaller lr or outer lr, or correct a reduce or apply of your own"
         )

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """How partitions are divided into blocks of neighbours; one task maps a block. It does not change bits.
+    """The division of partitions into blocks of neighbours. One task maps a block. It does not change bits.
 
-    `asked` are the partitions that take part, ascending; None: all. The updates of `shard` neighbours are stored
-    in one file. They are in one block, so that one process writes it. Blocks have equally many files.
+    `asked` are the partitions that take part, ascending; None for all. The updates of `shard` neighbours are
+    stored in one file. They are in one block, so that one process writes the file. Blocks have equal numbers of
+    files.
     """
 
     partitions: int
@@ -49,13 +50,13 @@ class RoundPlan:
 
     @property
     def shards(self) -> Sequence[int]:
-        """The numbers of the shards with partitions that take part. There is work for as many blocks."""
+        """The numbers of the shards with partitions that take part: the most blocks that have work."""
         if self.asked is None:
             return range(-(-self.partitions // self.shard))
         return tuple(dict.fromkeys(partition // self.shard for partition in self.asked))
 
     def span(self, block: int) -> range:
-        """The partitions of a block, also those that take no part."""
+        """Return the partitions of a block, also those that take no part."""
         return range(self._start(block), self._start(block + 1))
 
     def _start(self, block: int) -> int:
@@ -70,29 +71,29 @@ class RoundPlan:
         return range(self.partitions) if self.asked is None else self.asked
 
     def places(self, block: int) -> range:
-        """The places, among all that take part, of the partitions of a block that do."""
+        """Return the places of a block's partitions among all that take part."""
         span, all = self.span(block), self.taking_part
         return range(bisect_left(all, span.start), bisect_left(all, span.stop))
 
     def members(self, block: int) -> Sequence[int]:
-        """The partitions of a block that take part, ascending."""
+        """Return the partitions of a block that take part, ascending."""
         places = self.places(block)
         return self.taking_part[places.start : places.stop]
 
     def block_of(self, partition: int) -> int:
-        """The block in which a partition is."""
+        """Return the block of a partition."""
         return partition // self.shard * self.blocks // len(self.shards)
 
     def nodes(self, block: int) -> list[tuple[int, int]]:
-        """The nodes of the tree over partitions that a block computes: the fewest that cover it."""
+        """Return the nodes of the tree over partitions that a block computes: the fewest that cover it."""
         span = self.span(block)
         return cover(*self.root, span.start, span.stop)
 
     def folds(self, fan_in: int) -> Iterator[list[range]]:
-        """Which neighbouring results are folded into one, level by level, until at most `fan_in` are left.
+        """Yield the neighbouring results to fold into one, level by level, until at most `fan_in` are left.
 
-        The numbers of the first level are those of blocks; those of each later level count the results of the
-        level before.
+        The numbers of the first level are those of blocks. The numbers of each later level count the results of
+        the level before.
         """
         results = self.blocks
         while results > fan_in:
@@ -102,20 +103,20 @@ class RoundPlan:
 
 
 WINDOW_SECONDS, LONG_SECONDS = 1.0, 10.0
-"""Seconds of rounds in a window; the second number is for rounds that take long to be stored."""
+"""The seconds of rounds in a window. The second number is for rounds that take long to be stored."""
 
 LARGEST_WINDOW = 50
-"""The most rounds in a window whose rounds are all submitted at once."""
+"""The most rounds in a window. The rounds of a window are all submitted at once."""
 
 
 def window_size(
     wanted: int | None, seconds_per_round: float | None, long: bool = False, largest: int = LARGEST_WINDOW
 ) -> int:
-    """How many rounds to submit at once: as many as `wanted`, or else as many as take about a second.
+    """Return how many rounds to submit at once: as many as `wanted`, or else as many as take about a second.
 
-    Without known `seconds_per_round` it is one. Within a window, rounds do not wait for the client, and one is
-    stored while the next is computed; therefore a window is `long` if the store is far away or the state large.
-    The death of a worker costs at most the rounds of the window.
+    Without known `seconds_per_round` the answer is one. Within a window, rounds do not wait for the client, and a
+    round is stored while the next is computed. Therefore a window is `long` if the store is far away or the state
+    large. The death of a worker costs at most the rounds of the window.
     """
     if wanted is not None:
         return wanted
@@ -126,7 +127,7 @@ def window_size(
 
 
 REPLAYED_AT_ONCE = 32
-"""How many rounds are replayed at once: enough to keep workers busy, few enough for a progress bar to move."""
+"""The number of rounds that are replayed at once: enough for busy workers, few enough for a progress bar."""
 
 
 def replay_windows(rounds: Sequence[int], split: Callable[[int], int]) -> Iterator[list[int]]:
@@ -141,21 +142,20 @@ def replay_windows(rounds: Sequence[int], split: Callable[[int], int]) -> Iterat
 
 
 STORE = "store"
-"""Names the processes that reduce and store, among the machines of a run."""
+"""The name, among the machines of a run, of the processes that reduce and store."""
 
 
 @dataclass(frozen=True)
 class Work(WithCode):
-    """All that decides the bits of a round, besides the state before it.
+    """Everything that decides the bits of a round, besides the state before it.
 
-    A map uses so many `threads` of torch, and `mapper` computes it. A `fingerprint` of None accepts any machine,
-    and no `sources` any version of Roundweave, and of what all of the user's functions, `all_code`, import.
-    `fingerprints` are those of places and of `STORE`, where these may be other machines. `code` is that of the
-    algorithm alone, whose classes updates may have. `before` is how many rounds of an earlier run this one goes on
-    from: randomness, splits and schedules count them. `quorum` is how many sound updates a round needs.
-    `mixing` says whose networks are averaged where each partition has its own. `schedule` says who begins when,
-    None if a round's partitions begin together. `scorers` say what rounds score,
-    first what is held out.
+    A map uses so many `threads` of torch, and `mapper` computes it. A `fingerprint` of None accepts any machine.
+    Empty `sources` accept any version of Roundweave, and of the imports of the user's functions, `all_code`.
+    `fingerprints` are those of places and of `STORE`, if these may be other machines. `code` is that of the
+    algorithm alone, whose classes updates may have. `before` is the number of rounds of an earlier run that this
+    run continues: randomness, splits and schedules count them. `quorum` is the number of sound updates that a
+    round needs. `mixing` averages networks if each partition has its own. `schedule` decides who begins when, None
+    if a round's partitions begin together. `scorers` score rounds; the first one scores the held-out examples.
     """
 
     objective: Objective
@@ -176,14 +176,14 @@ class Work(WithCode):
     scorers: tuple[Scorer, ...] = (Scorer(),)
 
     def map_seed(self, number: int, partition: int) -> int:
-        """The seed of a map, from the number of its round, or what else its schedule counts.
+        """Return the seed of a map, from the number of its round, or from what its schedule counts.
 
         The reduce of a round has -1 for its `partition`.
         """
         return derive_seed(self.seed, self.before + number, partition)
 
     def split(self, round: int) -> int:
-        """The number of the split that a round uses, from 0."""
+        """Return the number of the split that a round uses, from 0."""
         return self.partitions.split.number(self.before + round)
 
     @property
@@ -192,23 +192,24 @@ class Work(WithCode):
         return self.partitions.sampler is not None and self.schedule is not None
 
     def asks(self, round: int, present: tuple[int, ...] | None = None) -> tuple[int, ...] | None:
-        """The partitions that a round asks, ascending, of those that are `present` if only these may; None: all.
+        """Return the partitions that a round asks, ascending; None for all.
 
-        Of a schedule these are the first that compute.
+        If only `present` partitions may take part, the draw is among them. With a schedule, these are the first
+        that compute.
         """
         return asked_of(self.partitions, self.seed, self.before + (0 if self.rotating else round), present)
 
     @property
     def drawn_from_present(self) -> bool:
-        """Whether a round asks some of the partitions that are there when it begins."""
+        """Whether a round draws among the partitions that are there when it begins."""
         return self.partitions.sampler is not None and self.partitions.sampler.present
 
     def counted(self, state: State) -> State:
-        """A state whose round counts the rounds of the earlier run, too, as the algorithm sees it."""
+        """Return a state whose round also counts the rounds of the earlier run, as the algorithm sees it."""
         return replace(state, round=self.before + state.round)
 
     def numbered(self, state: State) -> State:
-        """A state from the algorithm, with its round counted from the beginning of this run."""
+        """Return a state from the algorithm, with its round counted from the beginning of this run."""
         return replace(state, round=state.round - self.before)
 
 
@@ -216,7 +217,10 @@ class Work(WithCode):
 def asked_of(
     partitions: Partitions, seed: int, round: int, present: tuple[int, ...] | None = None
 ) -> tuple[int, ...] | None:
-    """The partitions that a round asks, drawn once for a round, which asks several times; see `Work.asks`."""
+    """Return the partitions that a round asks, drawn once for a round, which asks several times.
+
+    See `Work.asks`.
+    """
     sampler = partitions.sampler
     if isinstance(sampler, Asked):
         return sampler.rounds.get(round)
@@ -227,7 +231,7 @@ def asked_of(
 
 @functools.lru_cache(maxsize=2)
 def sizes_to_draw(partitions: Partitions, number: int) -> Sequence[int]:
-    """How many examples each partition has under a split; any numbers, if nobody is drawn by size."""
+    """Return how many examples each partition has under a split; any numbers, if the draw ignores sizes."""
     by_size = partitions.sampler is not None and partitions.sampler.by_size
     return partitions.sizes(number) if by_size else range(partitions.split.partitions)
 
@@ -236,12 +240,12 @@ def sizes_to_draw(partitions: Partitions, number: int) -> Sequence[int]:
 class Attempt(WithCode):
     """One process's attempt to run rounds: where it stores them, how many, and when it ends early.
 
-    `store` is the run's address. `token` and `epoch` are those of the lease by which it alone may write. `rounds`
-    is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every`
-    rounds, and `keep` says what is written of them. `best` names the score by which rounds are compared. The
-    attempt ends early after a commit for which one of `stops` says why. Where it `may_go_ahead`, rounds may be
-    computed before the commits of those before them were seen here. `executor` is the name of what runs it, and
-    `code` that by which `stops` are defined.
+    `store` is the run's address. `token` and `epoch` are those of its lease, by which it alone may write. `rounds`
+    is the last round, and `started` a time in seconds since 1970. Rounds are scored every `evaluate_every` rounds,
+    and `keep` decides what is written of them. `best` names the score that ranks rounds. The attempt ends early
+    after a commit for which one of `stops` gives a reason. If it `may_go_ahead`, rounds may be computed before
+    this process has seen the commits of the rounds before. `executor` is the name of what runs it, and `code` that
+    by which `stops` are defined.
     """
 
     store: str
@@ -259,11 +263,11 @@ class Attempt(WithCode):
     started: float = field(default_factory=time.time)
 
     def open(self) -> RoundStore:
-        """The run's store, which a process opens only once."""
+        """Return the run's store, which a process opens only once."""
         return open_store(self.store, self.token, self.epoch, self.fsync)
 
     def scored(self, round: int) -> bool:
-        """Whether the network is scored after this round."""
+        """Tell whether the network is scored after this round."""
         return round % self.evaluate_every == 0 or round == self.rounds
 
     @property
@@ -272,23 +276,23 @@ class Attempt(WithCode):
         return bool(self.stops)
 
     def stop_reason(self, commit: Commit) -> str | None:
-        """Why the run stops after this commit; None if it goes on."""
+        """Return why the run stops after this commit; None if it goes on."""
         return next(filter(None, (stop(commit) for stop in self.stops)), None)
 
 
 class Patience(Protocol):
-    """How long a round that has its quorum waits for the rest; `Plan.fill` takes one as ``patience``."""
+    """How long a round that has its quorum waits for the rest. `Plan.fill` takes one as ``patience``."""
 
     def seconds(self, took: Sequence[float]) -> float:
-        """The seconds after which a round goes on without the rest; `took` are those of the last answers."""
+        """Return after how many seconds a round goes on without the rest. `took` are those of the last answers."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What an executor is given: the work and the attempt.
+    """The input of an executor: the work and the attempt.
 
     A round maps the partitions in so many `blocks`, `one_by_one` or all at once. The updates of `shard`
-    neighbouring partitions are stored in one file. `patience` is that of its rounds, which without one wait for
+    neighbouring partitions are stored in one file. `patience` is that of its rounds; without one, rounds wait for
     all.
     """
 
@@ -301,20 +305,23 @@ class Job:
 
     @property
     def plan(self) -> RoundPlan:
-        """How the partitions are divided into blocks, if all take part."""
+        """The division of the partitions into blocks, if all take part."""
         return RoundPlan(self.work.partitions.split.partitions, self.blocks, self.shard)
 
     def plan_of(self, round: int) -> RoundPlan:
-        """How the partitions that take part in a round are divided into blocks."""
+        """Return the division of the partitions in a round into blocks."""
         return replace(self.plan, asked=self.work.asks(round))
 
     def draw(self, round: int) -> int:
-        """The number of what blocks hold: that of the split, or of the round if each asks others."""
+        """Return the number that decides the content of blocks: the split, or the round if each draws anew."""
         return self.work.split(round) if self.work.asks(round) is None or self.work.rotating else round
 
     @property
     def suffix(self) -> str:
-        """What tells this job from others of its attempt whose rounds ask other partitions; empty if none do."""
+        """A suffix that tells this job from others of its attempt whose rounds ask other partitions.
+
+        May be empty.
+        """
         sampler = self.work.partitions.sampler
         return f"-{min(sampler.rounds, default=0)}" if isinstance(sampler, Asked) else ""
 
@@ -325,36 +332,36 @@ class Job:
 
     @property
     def ranks(self) -> int:
-        """How many ranks map one partition together."""
+        """The number of ranks that map one partition together."""
         return self.work.mapper.ranks
 
     @property
     def repeatable(self) -> bool:
         """Whether any process that stores can map the rounds after a stored state again, to the same bits.
 
-        With a schedule these are mapped from earlier states, too, unless `keep` provides for that.
+        With a schedule, rounds are mapped from earlier states, too, unless `keep` provides for that.
         """
         begins_together = self.work.schedule is None or self.attempt.keep.maps_again
         return begins_together and self.work.fingerprint is not None and not self.work.partitions.placement.stays
 
     def stores_state(self, round: int) -> bool:
-        """Whether the state of a round is stored wherever windows end: as `keep` says, or to go on from it."""
+        """Tell whether the state of a round is stored wherever windows end: by `keep`, or to go on from it."""
         stays = self.attempt.keep.state(round, self._newest(round))
         return stays or not (self.repeatable or self.stores_updates(round))
 
     def stores_updates(self, round: int) -> bool:
-        """Whether all updates of a round are stored."""
+        """Tell whether all updates of a round are stored."""
         return self.attempt.keep.updates(round, self._newest(round))
 
     def _newest(self, round: int) -> int:
-        """The round that is the newest when it is decided for good whether this one stays, as far as is known."""
+        """Return the newest round when it is decided for good whether this one stays, as far as known."""
         return self.attempt.rounds if self.repeatable and not self.attempt.may_stop else round
 
     def stores_update(self, round: int, refused: str | None) -> bool:
-        """Whether an update is stored that is `refused` for this reason: as `keep` says, or for its carry."""
+        """Tell whether an update with this reason to be `refused` is stored: by `keep`, or for its carry."""
         carried = bool(self.work.algorithm.map.carry) and refused is None
         return carried or self.stores_updates(round)
 
     def run_by(self, executor: str) -> Job:
-        """The job with the name of the executor that runs it, which commits record."""
+        """Return the job with the name of the executor that runs it, which commits record."""
         return replace(self, attempt=replace(self.attempt, executor=executor))

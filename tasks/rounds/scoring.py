@@ -1,7 +1,6 @@
 """The score of a network on held-out examples, from the tallies of their batches.
 
-The batches do not depend on the partitions, and their tallies are added in order, so a score always has the same
-bits.
+The batches do not depend on the partitions. Their tallies are added in order, so a score always has the same bits.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from roundweave.tasks.own_code.code import Code, WithCode
 
 @dataclass(frozen=True)
 class Tally(WithCode):
-    """What a batch of held-out examples adds to the score.
+    """The contribution of a batch of held-out examples to the score.
 
-    `sums` has, for each score that is a mean (``loss`` is one), the sum and the number of its items, but for items
-    that are not finite: `left_out` is how many examples have such an item. `metrics` has the states of
-    torchmetrics' metrics. `gathered` are the outputs and targets, if some score is a function of those of all
-    examples. `scorer` is the prefix of the scorer that they are for, and `partition` is the one that has them.
-    `code` is the user's that may define classes of outputs.
+    `sums` has, for each score that is a mean (``loss`` is one), the sum and the number of its finite items.
+    `left_out` is the number of examples with an item that is not finite. `metrics` has the states of torchmetrics'
+    metrics. `gathered` are the outputs and targets, if some score is a function of those of all examples. `scorer`
+    is the prefix of its scorer, and `partition` is the partition of the examples. `code` is the user's code that
+    may define classes of outputs.
     """
 
     examples: int
@@ -47,7 +46,7 @@ class Tally(WithCode):
 
 
 def gathering(objective: Objective) -> tuple[str, ...]:
-    """The names of the scores, or the loss, whose tallies have the outputs and targets of single examples."""
+    """Return the names of the scores, or the loss, whose tallies have outputs and targets of examples."""
     metrics = {name: metric_of(judge) for name, judge in objective.judges.items()}
     states = {name: metric.metric_state.values() for name, metric in metrics.items() if metric is not None}
     return (*objective.whole, *(name for name, kept in states.items() if any(isinstance(s, list) for s in kept)))
@@ -60,16 +59,16 @@ def tally(
     scorer: str = "",
     partition: int = 0,
 ) -> list[Tally]:
-    """The tally of each batch of the examples of a scorer that a partition has, in order.
+    """Return the tally of each batch of a partition's examples for a scorer, in order.
 
-    Their inputs and targets are (examples, *).
+    Their inputs and targets are ``(example, *)``.
     """
-    if not len(held_out):  # as most have none where more partitions score than there are batches
+    if not len(held_out):  # most have none if there are more scoring partitions than batches
         return []
     tallies, device = [], next(network.parameters()).device
     for batch in held_out.slices(score_batch(held_out)):
         for part in batch.slices(objective.score_batch):
-            # What is drawn follows from the examples: neither from who scores them nor from what came before.
+            # Draws follow from the examples, and not from the scoring process or earlier batches.
             seed_generators(derive_seed("score", tensor_digest("", first_tensor(part.inputs)[:1].cpu())))
             there = part.on(lambda tensor: tensor.to(device))
             with objective.casting(device.type):
@@ -79,7 +78,7 @@ def tally(
 
 
 def _tally(objective: Objective, network: torch.nn.Module, batch: Examples) -> Tally:
-    """The tally of a batch. Examples for which the network gives NaN are left out of all scores."""
+    """Return the tally of a batch. Examples for which the network gives NaN are left out of all scores."""
     outputs, targets = objective.outputs(network, batch.inputs, batch.targets), batch.targets
     output = tensor_in(outputs)
     if output is not None and output.sum().isnan() and (bad := output.isnan().flatten(1).any(1)).any():
@@ -99,7 +98,7 @@ def _tally(objective: Objective, network: torch.nn.Module, batch: Examples) -> T
                 raise ModelError(f"{name} gives a number for each of some examples, and one for all of others")
     if not objective.whole:
         return Tally(len(batch), sums, metrics, left_out=len(unsound))
-    # Copies, because a view would be sent together with the whole tensor that it belongs to.
+    # Copies, because a view would be sent with its whole tensor.
     gathered = tuple(each_tensor(lambda tensor: tensor.cpu().clone(), each) for each in (outputs, targets))
     codes = tuple(each for each in (objective.model.model, *objective.judges.values()) if isinstance(each, Code))
     return Tally(len(batch), sums, metrics, gathered, left_out=len(unsound), code=codes)
@@ -108,7 +107,7 @@ def _tally(objective: Objective, network: torch.nn.Module, batch: Examples) -> T
 def _sum_of_sound(
     objective: Objective, judge: str | Code, items: torch.Tensor, targets: Tensors, unsound: set[int]
 ) -> tuple[float, int]:
-    """The sum and the number of the finite ones of items, (items,); `unsound` gets the examples of the others."""
+    """Return the sum and the number of the finite items of (item,). `unsound` gets the examples of the others."""
     sound = items.isfinite()
     if not sound.all():
         unsound.update(items_examples(judge, items, targets, objective.rule)[~sound].tolist())
@@ -120,9 +119,9 @@ def _sum_of_sound(
 def _sum_of_mean(
     objective: Objective, network: torch.nn.Module, mean: float, batch: Examples, unsound: set[int], first: int = 0
 ) -> tuple[float, int]:
-    """The sum and the number of what a batch's mean loss is of, without examples that make it infinite or NaN.
+    """Return the sum and the number behind a batch's mean loss, without examples that make it infinite or NaN.
 
-    `unsound` gets the numbers of these, which are counted from `first`.
+    `unsound` gets the numbers of these examples, which are counted from `first`.
     """
     count = objective.counted(batch.targets)
     if math.isfinite(mean) or not count:
@@ -140,9 +139,9 @@ def _sum_of_mean(
 
 
 def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score | None:
-    """The loss and scores of all batches, from their tallies in order; None if there is none.
+    """Return the loss and scores of all batches, from their tallies in order; None if there is none.
 
-    They are those of the items that are finite; the loss is NaN if none is.
+    They are those of the finite items. The loss is NaN if no item is finite.
     """
     judged = [tally for tally in tallies if tally.sums or tally.metrics or tally.gathered]
     if not judged:
@@ -161,7 +160,7 @@ def score(objective: Objective, tallies: Sequence[Tally], threads: int) -> Score
 
 
 def _of_all(objective: Objective, tallies: Sequence[Tally]) -> dict[str, float]:
-    """The scores that are no means: torchmetrics' metrics, and functions of the outputs for all examples."""
+    """Return the scores that are no means: torchmetrics' metrics, and functions of all outputs."""
     judges = objective.judges
     values = {
         name: merged(judge, [tally.metrics[name] for tally in tallies])

@@ -21,32 +21,38 @@ SHARE_BYTES = 32 << 20
 """The size of a share of a vector that is reduced and applied at once."""
 
 LEAST_BYTES = 4 << 20
-"""Bytes that a rank must receive less for reducing a share of its own to pay, as it costs one more exchange."""
+"""The bytes that a rank must save for a share of its own to pay, because it costs one more exchange."""
 
 Nodes = Mapping[tuple[int, int], Node | None]
 """Nodes of the tree over partitions, by (first, one after the last); None if all updates below it are refused."""
 
 
 def shares_of(algorithm: Algorithm, state: State) -> int:
-    """In how many shares a state's round is to be computed: 1 if it is small, or if elements depend on others."""
+    """Return the number of shares in which to compute a state's round.
+
+    It is 1 if the state is small, or if elements depend on others.
+    """
     if not (says(algorithm.reduce, "elementwise") and says(algorithm.apply, "elementwise")):
         return 1
     return max((vector.nbytes // SHARE_BYTES for vector in state.params.values()), default=1) or 1
 
 
 def scatters(algorithm: Algorithm, size: int, ranks: int) -> bool:
-    """Whether ranks reduce a share each: the reduce goes by element, and that pays for a state of `size` bytes."""
+    """Tell whether ranks reduce a share each.
+
+    They do if the reduce is elementwise and sharing pays for a state of `size` bytes.
+    """
     saved = (ranks - 1) * size - 2 * (ranks - 1) * size // ranks
     return says(algorithm.reduce, "elementwise") and saved >= LEAST_BYTES
 
 
 def nodes_share(nodes: Nodes, share: int, shares: int) -> Nodes:
-    """One share of the elements of nodes of a reduce that goes by element; `share` is its number, from 0."""
+    """Return one share of the elements of nodes of an elementwise reduce. `share` counts from 0."""
     return {node: _node_share(value, share, shares) for node, value in nodes.items()}
 
 
 def state_share(state: State, share: int, shares: int) -> State:
-    """One share of a state, vectors (element,). Share 0 has all buffers and frozen tensors."""
+    """Return one share of a state, vectors (element,). Share 0 has all buffers and frozen tensors."""
     first = share == 0
     return replace(
         state,
@@ -69,9 +75,9 @@ def joined_update(parts: Sequence[Update]) -> Update:
 def by_shares(
     step: Callable[[State, Nodes], tuple[State, Update]], state: State, nodes: Nodes, shares: int
 ) -> tuple[State, Update]:
-    """What a step makes of a state and nodes: the next state, and their update, of which one share is kept.
+    """Return the result of a step for a state and nodes: the next state, and one kept share of their update.
 
-    The step is taken of one share of the elements after the other, so that only the state is new in memory.
+    The step is taken share by share, so that only the new state takes more memory.
     """
     if shares == 1:
         return step(state, nodes)
@@ -91,9 +97,9 @@ def _place(whole: Vectors, values: Vectors, share: int, shares: int) -> None:
 
 
 def _node_share(node: Any, share: int, shares: int) -> Any:
-    """One share of a node: of an update, or of what holds vectors (element,) under the names that an update does.
+    """Return one share of a node: an update, or an object with vectors (element,) under an update's names.
 
-    Share 0 has all buffers; no share has what partitions carry. Raises `UsageError` for vectors of other names.
+    Share 0 has all buffers. No share has what partitions carry. Raises `UsageError` for vectors of other names.
     """
     cuts: dict[str, Callable[[Any], Any]] = {
         "direction": lambda vectors: _span(vectors, share, shares),
@@ -118,7 +124,7 @@ def _refused(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _span(vectors: Vectors, share: int, shares: int) -> Vectors:
-    """One share of each vector, (element,)."""
+    """Return one share of each vector, (element,)."""
     return {
         name: vector[len(vector) * share // shares : len(vector) * (share + 1) // shares]
         for name, vector in vectors.items()

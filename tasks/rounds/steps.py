@@ -1,7 +1,7 @@
 """The steps of a round as pure functions: map, fold, reduce, apply and score, without a store or a clock.
 
-A step gives the same bits when it is run again, in another process, or on values that were stored. What a
-part of the user's raises is the error of a round.
+A step gives the same bits when it runs again, in another process, or on stored values. An exception in a user's
+part is the error of a round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import islice
 
 import torch
 
-from roundweave.storage.errors import RoundFailed, RoundweaveError, failing_as, listed, located, show_whole
+from roundweave.storage.errors import RoundFailed, RoundweaveError, failing_as, located, show_whole
 from roundweave.storage.rounds.commits import RAISED, Score, ServerRecord, UpdateRecord
 from roundweave.storage.values.digests import match_digest
 from roundweave.storage.values.state import Match, State, Update
@@ -39,35 +39,43 @@ class MapRaised(RoundweaveError):
     """A map raised an error of its own. The text is the reason to refuse its partition."""
 
 
+ADVICE = {
+    "sparse": "give its Embedding sparse=False",
+    "expected more than 1 value per channel": "a batch has one example: give drop_last, or another batch_size",
+}
+"""Advice about an error of a map, by a phrase in the error."""
+
 LONGEST = 300
-"""How many characters of the text of a map's error are recorded."""
+"""The most characters of the text of a map's error that are recorded."""
 
 
-def map_error(round: int, partitions: Sequence[int], error: BaseException) -> RoundweaveError:
-    """What a map raised, as `MapRaised`; as `RoundFailed` if it is an interrupt or a lack of memory."""
-    show_whole(error)  # a refusal records one line, and the run may go on
+def map_error(work: Work, round: int, partitions: Sequence[int], error: BaseException) -> RoundweaveError:
+    """Return an error of a map as `MapRaised`, or as `RoundFailed` for an interrupt or a lack of memory."""
+    show_whole(error)  # a refusal records one line only, and the run may go on
     if isinstance(error, KeyboardInterrupt | MemoryError):
-        return RoundFailed(f"round {round}: the map of partition {listed(partitions)} failed with {_said(error)}")
+        called = work.partitions.called(*partitions)
+        return RoundFailed(f"round {round}: the map of {called} failed with {_said(error)}")
     try:
         text = _said(error)
     except Exception:  # noqa: BLE001 - the exception is the user's, and to get its text may fail
         text = type(error).__name__
-    return MapRaised(RAISED + text[:LONGEST] + "; give its Embedding sparse=False" * ("sparse" in text.lower()))
+    hints = (advice for said, advice in ADVICE.items() if said in text.lower())
+    return MapRaised("; ".join([RAISED + text[:LONGEST], *hints]))
 
 
 def own_code(round: int, what: str) -> AbstractContextManager[None]:
-    """A context in which errors of the user's code become `RoundFailed`; `what` names the step."""
+    """Return a context in which errors of the user's code become `RoundFailed`; `what` names the step."""
     return failing_as(lambda error: RoundFailed(f"round {round}: {what} failed with {_said(error)}"))
 
 
 def _said(error: BaseException) -> str:
-    """What an error says, in one line; one of reading says already where it was raised."""
+    """Return the text of an error in one line. An error of reading already says where it was raised."""
     return str(error) if isinstance(error, ReadingFailed) else located(error)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The state after a round, the records of its updates for the commit, and the matches that the reduce found.
+    """The state after a round, the records of its updates for the commit, and the matches of the reduce.
 
     `carry_from` and `server` are as in `Commit`.
     """
@@ -93,7 +101,7 @@ class BlockResult(WithCode):
 
 @dataclass(frozen=True)
 class Mapped:
-    """The update of one partition as it can be stored, and why it is refused; None if it is sound.
+    """The update of one partition as it can be stored, and why it is refused, None if it is sound.
 
     Its map took so many `seconds` in the process `worker`.
     """
@@ -111,19 +119,18 @@ class Mapped:
 
 
 Given = tuple[int, Partition, Mapping[str, Vectors]]
-"""What a map gets of a partition: its number, its examples, and what it carries, vectors (element,) by slot."""
+"""The input of a partition's map: its number, its examples, and what it carries, vectors (element,) by slot."""
 
 
 def map_groups(
     work: Work, state: State, given: Iterable[Given], number: int | None = None
 ) -> Iterator[list[Mapped]]:
-    """Map partitions from a state, as many at once as the mapper does, and yield those in one list.
+    """Map partitions from a state, as many at once as the mapper does, and yield each group in one list.
 
-    They may be yielded in another order than they were given. `number` is that of `map_together`, by default that
-    of the round after the state.
+    The order of groups may change. `number` is that of `map_together`; the default is the round after the state.
     """
     together = work.mapper.at_once
-    if together > 1:  # partitions with equally many examples have batches of the same lengths
+    if together > 1:  # partitions of equal size have batches of equal lengths
         given = sorted(given, key=lambda each: len(each[1].train))
     remaining = iter(given)
     while group := list(islice(remaining, together)):
@@ -131,10 +138,10 @@ def map_groups(
 
 
 def map_together(work: Work, state: State, number: int, given: Sequence[Given]) -> list[Mapped]:
-    """Map some partitions, at most as many as are mapped at once; one whose map raises gets an empty update.
+    """Map some partitions, at most as many as are mapped at once. A map that raises gets an empty update.
 
-    Their randomness comes from `number`: the round, or what else the schedule counts. If one of several
-    raises, each is mapped alone, to the same bits.
+    Their randomness comes from `number`: the round, or what the schedule counts. If one of several raises, each is
+    mapped alone, to the same bits.
     """
     try:
         return _mapped(work, state, number, given)
@@ -151,7 +158,7 @@ def _mapped(work: Work, state: State, number: int, given: Sequence[Given]) -> li
     asked = None if work.rotating else work.asks(round)
     alone = work.partitions.current(partitions[0], asked) if work.mapper.at_once == 1 else None
     with pinned(seeds[0], work.threads), as_partition(alone):
-        with failing_as(partial(map_error, round, partitions)), mapping(round, partitions[0]):
+        with failing_as(partial(map_error, work, round, partitions)), mapping(round, partitions[0]):
             inputs = [(each.train, carry, seed) for (_, each, carry), seed in zip(given, seeds, strict=True)]
             updates = work.mapper(rule, work.objective, work.counted(state), inputs)
         declared = rule.carry, rule.extras, rule.observes
@@ -166,7 +173,7 @@ def fold_block(
 ) -> Nodes:
     """Compute nodes of a round's tree from the updates of their partitions, which are None if refused.
 
-    With a schedule, which folds what has arrived itself, each update is a node as it is.
+    A schedule folds what has arrived itself: then each update is a node as it is.
     """
     if work.schedule:
         return {(partition, partition + 1): update for partition, update in updates.items()}
@@ -188,11 +195,11 @@ def fold_results(work: Work, round: int, blocks: Sequence[BlockResult]) -> Block
 def reduce_apply(
     work: Work, before: Outcome, blocks: Sequence[BlockResult], group: Communicator | None = None
 ) -> Outcome:
-    """A round's outcome, from that of the round before and the results of all blocks.
+    """Return a round's outcome, from that of the round before and the results of all blocks.
 
-    With a `group` the results have only this rank's share of the elements. It reduces them and sends that to all
-    (reduce-scatter), so that it receives about twice the size of the state instead of all other ranks' updates.
-    Raises `RoundFailed` if fewer updates than the quorum are sound, or if the new state is not.
+    With a `group` the results have only this rank's share of the elements. The rank reduces the share and sends
+    the result to all (reduce-scatter). So it receives about twice the size of the state instead of all other
+    ranks' updates. Raises `RoundFailed` if fewer updates than the quorum are sound, or if the new state is not.
     """
     algorithm, round, start = work.algorithm, before.state.round + 1, work.counted(before.state)
     records = dict(sorted((p, record) for block in blocks for p, record in block.records.items()))
@@ -226,14 +233,14 @@ def reduce_apply(
 
 
 def _accepted(work: Work, records: Mapping[int, UpdateRecord], round: int) -> list[int]:
-    """The partitions with sound updates; raises `RoundFailed` if they are fewer than the quorum."""
+    """Return the partitions with sound updates. Raises `RoundFailed` if they are fewer than the quorum."""
     accepted = [partition for partition, record in records.items() if record.refused is None]
     if len(accepted) < work.quorum:
         partition, reason = next((p, record.refused) for p, record in records.items() if record.refused)
         advice = "; try a smaller lr, or check the data" if "non-finite" in str(reason) else ""
         raise RoundFailed(
             f"round {round}: {len(accepted)} of {len(records)} updates are sound, {work.quorum} needed; "
-            f"partition {partition}: {reason}. Rounds to {round - 1} are kept{advice}"
+            f"{work.partitions.called(partition)}: {reason}. Rounds to {round - 1} are kept{advice}"
         )
     return accepted
 
@@ -243,7 +250,7 @@ def score_block(
 ) -> list[Tally]:
     """Tally the network of a state on what some partitions score, scorer by scorer, and batch by batch.
 
-    If `own_params` gives the parameters of partitions' own networks, (element,) by dtype, scorers of such score
+    If `own_params` gives the parameters of partitions' own networks, (element,) by dtype, scorers with `own` score
     these.
     """
 
@@ -266,9 +273,9 @@ def score_block(
 def judge_round(
     work: Work, round: int, tallies: Sequence[Tally]
 ) -> tuple[Score | None, Mapping[int, Mapping[str, float]]]:
-    """The score of a round, and the numbers of each partition, from all batches' tallies in order.
+    """Return the score of a round, and the numbers of each partition, from all batches' tallies in order.
 
-    Without a loss of what is held out there is no score.
+    Without a loss on the held-out examples there is no score.
     """
     with own_code(round, "scoring"):
         of = {each.prefix: [t for t in tallies if t.scorer == each.prefix] for each in work.scorers}

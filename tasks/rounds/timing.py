@@ -8,30 +8,35 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 
 notify: Callable[[str], None] = logging.getLogger("roundweave").warning
-"""Called with one line for the user, while a run goes on; a flow's listeners are notified of it."""
+"""Called with one line for the user, while a run goes on. A flow's listeners are notified of the line."""
 
 MUCH_LONGER = 5
-"""How many times as long as the others a map may take before it counts as a straggler."""
+"""A map that takes this many times as long as the others counts as a straggler."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The timing of the maps of one process.
+    """The timing of the maps of one process, for one attempt to run rounds.
 
     `round`, `partition` and `seconds` are those of the map under way; the partition is None if there is none.
-    `took` are the seconds of the last map that ended.
+    `took` are the seconds of the last map that ended. `attempt` is the attempt's token.
     """
 
     round: int = 0
     partition: int | None = None
     seconds: float = 0.0
     took: float | None = None
+    attempt: str = ""
 
 
+ATTEMPT: ContextVar[str] = ContextVar("attempt", default="")
+"""The token of the attempt whose step this context computes. The workers of a cluster serve several runs."""
+
+_attempt = ""
 _under_way: tuple[int, int, float] | None = None
 _took: float | None = None
 
@@ -39,7 +44,9 @@ _took: float | None = None
 @contextmanager
 def mapping(round: int, partition: int) -> Iterator[None]:
     """Measure a map, which runs within this context. A process runs one map at a time."""
-    global _under_way, _took  # noqa: PLW0603 (there is one for the process)
+    global _attempt, _under_way, _took  # noqa: PLW0603 (there is one for the process)
+    if _attempt != ATTEMPT.get():
+        _attempt, _took = ATTEMPT.get(), None
     began = time.perf_counter()
     _under_way = round, partition, began
     try:
@@ -50,21 +57,21 @@ def mapping(round: int, partition: int) -> Iterator[None]:
 
 
 def timing() -> Timing:
-    """The timing of this process."""
+    """Return the timing of this process."""
     if _under_way is None:
-        return Timing(took=_took)
+        return Timing(took=_took, attempt=_attempt)
     round, partition, began = _under_way
-    return Timing(round, partition, time.perf_counter() - began, _took)
+    return Timing(round, partition, time.perf_counter() - began, _took, _attempt)
 
 
 class Stragglers:
     """Notifies of stragglers: maps that have run for `patience` seconds, and much longer than others took.
 
-    It notifies again of a straggler each time its seconds have doubled.
+    A straggler is reported again each time its seconds have doubled. `called` gives the name of a partition.
     """
 
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
+    def __init__(self, patience: float, called: Callable[[int], str] = "partition {}".format) -> None:
+        self.patience, self.called = patience, called
         self._notified: dict[tuple[int, int], float] = {}
 
     def look(self, timings: Sequence[Timing]) -> None:
@@ -79,18 +86,18 @@ class Stragglers:
                 self._notified[each.round, each.partition] = each.seconds
                 compared = "none has ended yet" if took is None else f"the others took {_seconds(took)} s"
                 notify(
-                    f"round {each.round}: partition {each.partition} has been mapping for "
+                    f"round {each.round}: {self.called(each.partition)} has been mapping for "
                     f"{_seconds(each.seconds)} s, {compared}"
                 )
 
 
 @contextmanager
-def watched(patience: float) -> Iterator[None]:
+def watched(patience: float, called: Callable[[int], str]) -> Iterator[None]:
     """Notify of stragglers among the maps of this process while the context lasts, from a thread of its own."""
     done = threading.Event()
 
     def look() -> None:
-        stragglers = Stragglers(patience)
+        stragglers = Stragglers(patience, called)
         while not done.wait(patience / 10):
             stragglers.look([timing()])
 

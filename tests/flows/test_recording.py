@@ -104,7 +104,7 @@ def test_a_network_that_memory_cannot_hold_is_refused(train, monkeypatch) -> Non
     monkeypatch.setattr(recording, "LARGE", 1)
     monkeypatch.setattr(recording, "_machine", lambda: ("here", 10**4))
     with pytest.raises(
-        UsageError, match=r"^each of 1 processes on here needs .* MB of memory, and it has .* in all;"
+        UsageError, match=r"^each of 1 processes on here needs .* MB of memory, and it has .* in total;"
     ):
         train(**FIELDS)
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.thorough
 
 NAMES = ("berlin", "paris")
 
-PAGE = Path(__file__).parents[2] / "docs" / "two-computers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "two-computers.md"
 
 WAITS = {"scheduler": "Scheduler at:", "worker": "joined"}
 """What is said by commands of the page that stay, once they are ready."""
@@ -100,7 +100,9 @@ def test_halves_of_images_train_to_the_bits_of_one_process(partners, train) -> N
     run = partners.train("halves", "--data", data, *flags(ROUNDS))
     assert run.digest == train(data=data, partitions=2, **ROUNDS, name="reference").digest
     assert "3 rounds" in partners.said("verify", "halves")
-    assert "berlin mapped partition 0; paris mapped partition 1; head stored\n" in partners.said("show", "halves")
+    assert "berlin mapped partition berlin; paris mapped partition paris; head stored\n" in partners.said(
+        "show", "halves"
+    )
     partners.replay("halves", 3)
     assert "name the --scheduler of these sites" in partners.refused("replay", "halves")
     again = ["--round", 2, "--without", 1, "--save", "alone"]

@@ -9,9 +9,9 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"reduce": "medain"}, "unknown reduce 'medain'; did you mean median? There are mean, plain_mean"),
     ({"reduce": "trimmed_mean"}, "reduce trimmed_mean needs its F: trimmed_mean:F"),
     ({"reduce": "krum:one"}, "must be written krum:F[:KEEP]"),
-    ({"reduce": "krum:-1"}, "Krum withstands f = 0 or more corrupted updates, not -1"),
-    ({"reduce": "krum:1:0"}, "krum keeps 1 update or more, not 0"),
-    ({"reduce": "geometric_median:0"}, "geometric_median takes steps from 1"),
+    ({"reduce": "krum:-1"}, "Krum needs f = 0 or more corrupted updates, not -1"),
+    ({"reduce": "krum:1:0"}, "krum needs keep = 1 or more updates, not 0"),
+    ({"reduce": "geometric_median:0"}, "geometric_median needs 1 step or more"),
     ({"reduce": "clipped_mean:0"}, "clipped_mean takes a norm above 0, not 0.0"),
     ({"algorithm": "matched", "soft": 1, "match_to": "many"}, "many"),
     ({"algorithm": "sync_sgd", "reduce": "regmean"}, "sends none; give local steps"),
@@ -41,7 +41,8 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     # Servers.
     ({"algorithm": "downpour", "fetch_every": 3, "push_every": 2}, "fetch_every 3 is no multiple of push_every 2"),
     ({"algorithm": "async_sgd", "max_staleness": -1}, "Input should be greater than or equal to 0"),
-    ({"batch_size": None, "accumulate": 2}, "accumulate = 2 needs batches of a size; give batch_size"),
+    ({"batch_size": None, "accumulate": 2}, "accumulate = 2 needs batches; give batch_size"),
+    ({"batch_size": 5000, "drop_last": True}, "has less than one batch of 5000, which drop_last drops; give a "),
     ({"accumulate": 2, "stacked": 8}, "plain SGD from a shared start, not for map "),
     ({"lr_schedule_by": "step", "stacked": 8}, "plain SGD from a shared start, not for map "),
     # Optimizers.

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-SHARE = "it takes a number of partitions, such as 10, or a share"
-TABLE = "it takes FILE.toml, FILE.json: a table for each partition"
+import pandas as pd
+
+SHARE = "expected a number (10) or fraction (0.1) of partitions"
+TABLE = "expected FILE.toml or FILE.json: a table"
 
 ROWS: list[tuple[dict[str, Any], str]] = [
     ({"data": "digit"}, "unknown data 'digit'; did you mean digits? There are digits, mnist:DIR, "),
     ({"data": "mnist"}, "data mnist needs its DIR: mnist:DIR"),
     ({"data": "digits:3"}, "data digits takes no '3'"),
     ({"data": ""}, "and FILE.py:function"),
-    ({"data": "digits", "target": "age"}, "data digits has no columns to take a target of"),
-    ({"data": "mine.py:arrays", "target": "age"}, "data mine.py:arrays has no columns to take a target of"),
+    ({"data": "mine.py:arrays()"}, "must be written FILE.py:function, with the function's bare name"),
+    ({"data": pd.DataFrame({"a": [1]})}, "data = a DataFrame: give a function that returns (inputs, targets)"),
+    ({"data": lambda: (pd.DataFrame({"a": ["x"], "b": 1}), [0])}, "column 'a' holds str; code it as numbers"),
+    ({"split": "non-iid"}, "unknown split 'non-iid'; there are iid, "),
+    ({"data": "digits", "target": "age"}, "data digits is no table; leave target out"),
+    (
+        {"data": "mine.py:arrays", "target": "a", "encode": "one-hot"},
+        "mine.py:arrays is no table; leave target, encode out",
+    ),
     ({"data": "mine.py:arrays", "data_options": {"x": 1}}, "data mine.py:arrays takes no option 'x'"),
     ({"data": "csv:http://127.0.0.1:9/x.csv"}, "there is no file http://"),
     ({"cohort": 11, "partitions": 10}, "a cohort of 11 is more than the 10 partitions"),
     ({"cohort": "1.5"}, SHARE),
     ({"cohort": 3, "quorum": 4}, "quorum 4 is more than the 3 partitions of a round"),
-    ({"cohort_from": "present"}, "cohort_from present is for partitions of sites; give sites, too"),
-    ({"cohort_by_size": True}, "cohort_by_size says how a cohort is drawn; give a cohort, too"),
+    ({"cohort_from": "present"}, "cohort_from = present needs sites; give sites, too"),
+    ({"cohort_by_size": True}, "cohort_by_size needs a cohort; give cohort, too"),
     ({"cohort": 3, "topology": "ring"}, "topology and cohort both decide the sampler; leave one"),
-    ({"cohort": 3, "algorithm": "auto"}, "auto decides how many partitions there are"),
+    ({"cohort": 3, "algorithm": "auto"}, "auto chooses the number of partitions"),
     ({"cohort": 3, "algorithm": "fed_buff", "buffer": 4}, "a buffer of 4 is never full"),
     ({"cohort": 3, "algorithm": "downpour", "fetch_every": 4, "push_every": 2}, "give fetch_every 2"),
     ({"cohort": 3, "recombined": {"reduce": "krum:1"}}, "needs 5 updates, and a round has 3"),

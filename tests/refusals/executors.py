@@ -6,9 +6,9 @@ from typing import Any
 
 ROWS: list[tuple[dict[str, Any], str]] = [
     ({"executor": "inline", "deadline": 5}, "executor inline waits for each map"),
-    ({"executor": "graph", "deadline": "soon"}, "seconds after which a round that has its quorum goes on"),
-    ({"executor": "graph", "deadline": 0}, "seconds after which a round that has its quorum goes on"),
-    ({"executor": "graph", "deadline": 5, "algorithm": "downpour"}, "a parameter server waits for nobody"),
+    ({"executor": "graph", "deadline": "soon"}, "seconds after which a round with its quorum continues"),
+    ({"executor": "graph", "deadline": 0}, "seconds after which a round with its quorum continues"),
+    ({"executor": "graph", "deadline": 5, "algorithm": "downpour"}, "a parameter server does not wait"),
     ({"worker_timeout": 1}, "worker_timeout = 1: Input should be greater than or equal to 10"),
     ({"threads": 100000}, "threads = 100000: Input should be less than or equal to 1024"),
     ({"quorum": 9}, "quorum 9 is more than the 4 partitions"),
@@ -18,7 +18,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"sites": "berlin,paris", "drift": "refuse", "data": "npz:x"},
-        "compares columns; have sites tell of them by describe_sites",
+        "compares columns, which sites do not send; give describe_sites",
     ),
     ({"sites": "berlin,berlin"}, "names a site twice; give how many partitions it has, as berlin:2"),
     ({"sites": "berlin,paris:3", "partitions": 5}, "the sites have 4 partitions, not 5"),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 ROWS: list[tuple[dict[str, Any], str]] = [
     ({"model": "mine.py:not_a_network"}, "model mine.py:not_a_network must return a torch.nn.Module, not int"),
     ({"model": "mine.py:lazy"}, "has lazy parameters; run it once on an example before returning it"),
     ({"model": "mine.py:no_parameter"}, "has no parameter to train"),
     ({"model": "mine.py:fails"}, "no such file"),
+    ({"model": torch.nn.Linear(2, 2)}, "model Linear is a network; give the function or class that makes"),
+    ({"loss": torch.nn.MSELoss}, "MSELoss is a class; give what it makes, as MSELoss()"),
     *(
         ({"model": "mlp", "model_options": options}, "model mlp with options")
         for options in ({"width": 3}, {"dropout": 1.5}, {"hidden": -1})

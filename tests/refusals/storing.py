@@ -12,6 +12,6 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"keep": "all:3"}, "keep 'all:3': give all alone"),
     ({"root": "ftp://bucket/runs"}, "there are no places of scheme ftp://; give a folder or s3://"),
     ({"root": "s3://bucket/../other"}, "give s3://BUCKET/NAME"),
-    ({"name": "a/b"}, "name = 'a/b': it takes its name, of letters, digits"),
+    ({"name": "a/b"}, "name = 'a/b': expected a run name of letters, digits"),
     ({"rounds": 0}, "rounds = 0: Input should be greater than or equal to 1"),
 ]

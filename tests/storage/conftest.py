@@ -85,9 +85,11 @@ class Tiny:
         )
 
     def create(
-        self, name: str = "tiny", rounds: int = 3, created: float = 1.0, asks: str = "", **config: object
+        self, name: str = "tiny", rounds: int = 3, created: float = 1.0, asks: str = "", names=(), **config: object
     ) -> RoundStore:
+        """A run without rounds, whose partitions have these `names`, and whose configuration has these fields."""
         attributes = {"config": self.config | config, "created": created, "asks": asks}
+        attributes |= {"data": {"partition_names": names}} if names else {}
         return RoundStore.create(self.folder / f"{name}.zarr", self.schema, rounds, attributes, self.state(0))
 
     def write(self, store: RoundStore, round: int, refused=(), metrics=None, **fields: object) -> Commit:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import FrozenInstanceError, dataclass
 
 import pytest
 
-from roundweave.storage.errors import UsageError, located, near, nearest
+from roundweave.storage.errors import UsageError, failing_as, located, near, nearest
 from roundweave.storage.rounds.commits import section_key
 
 
@@ -35,3 +36,18 @@ def test_an_error_in_what_a_dataclass_generates_names_the_line_that_called_it() 
         Frozen().number = 2  # type: ignore[misc]
     line = test_an_error_in_what_a_dataclass_generates_names_the_line_that_called_it.__code__.co_firstlineno + 2
     assert located(raised.value).endswith(f"(line {line} of {__file__})")
+
+
+def test_a_notebook_shows_the_lines_of_its_own_that_led_to_an_error() -> None:
+    """Also those of the user's code that we called; none of ours, and none of libraries."""
+
+    def own() -> object:
+        return fnmatch.translate(None)  # type: ignore[arg-type]
+
+    with pytest.raises(UsageError) as raised, failing_as(lambda error: UsageError("it is no pattern")):
+        own()
+    *frames, last = raised.value._render_traceback_()
+    assert last == "UsageError: it is no pattern"
+    here = own.__qualname__.partition(".")[0]  # the line of the error itself, and as the first one of its cause
+    assert [frame.partition(" in ")[2].split()[0] for frame in frames] == [here, here, "own"]
+    assert all(f'File "{__file__}"' in frame for frame in frames)

@@ -13,7 +13,7 @@ from roundweave.flows.evidence.recombining import RecombineConfig
 from roundweave.flows.evidence.replaying import ReplayConfig
 from roundweave.flows.evidence.scoring import RoundScore, ScoreConfig, score_round
 from roundweave.flows.stored import open_run
-from roundweave.flows.terminal.common import Json, Root, RunName, TextTable, console, output, say
+from roundweave.flows.terminal.common import Json, Root, RunName, TextTable, console, output, run_names, say
 from roundweave.flows.terminal.options import with_options
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import named_round
@@ -23,16 +23,17 @@ from roundweave.tasks.rounds.evidence.recombining import Recombination
 @with_options(ReplayConfig, without=("run", "rounds", "name"))
 def replay_command(
     run: RunName,
-    round: Annotated[int | None, typer.Option(help="one round, negative from the end; default: the last")] = None,
-    all_rounds: Annotated[bool, typer.Option("--all", help="every round, in the time of training")] = False,
+    round: Annotated[int | None, typer.Option(help="round number, negative from the end; default: last")] = None,
+    all_rounds: Annotated[bool, typer.Option("--all", help="every round; takes as long as training")] = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Compute stored rounds again, and say whether they have the bits that were committed; nothing is written.
+    """Compute stored rounds again, and check that the results have the recorded bits. Nothing is written.
 
-    Without --round, --all or --sample it is the last round. Of a round that differs, the first tensor that does is
-    named, its largest difference, and what is not as recorded: fingerprint, code, data, versions. Exit code 0: all
-    rounds are bit-identical; 1: one differs, and nothing else does; 3: one differs, and so does what is named.
+    Without --round, --all or --sample, the last round is replayed. For a round that differs, the command names the
+    first tensor that differs, the largest difference, and any change of hardware, code, data or versions.
+
+    Exit codes: 0 if all rounds are bit-identical; 1 if a round differs; 3 if one of these changed, too.
     """
     if round is not None and all_rounds:
         raise UsageError("choose --round, --all or --sample: one of the three")
@@ -48,14 +49,14 @@ def replay_command(
 @with_options(RecombineConfig, without=("run", "name"))
 def recombine_command(
     run: RunName,
-    every: Annotated[bool, typer.Option("--all", help="all rounds, each from the stored state before it")] = False,
+    every: Annotated[bool, typer.Option("--all", help="every round, from the stored state before it")] = False,
     save: Annotated[
         str | None, typer.Option(help="name of a new run that begins with the recombined round")
     ] = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Reduce stored rounds again, without training, and compare with what they were."""
+    """Aggregate stored updates again, without training, and compare the results with the recorded rounds."""
     if every == ("round" in options):
         raise UsageError("no round is named; give --round R, or --all")
     config = RecombineConfig(run=run, name=save, **options)
@@ -76,18 +77,18 @@ def _print_recombination(result: Recombination) -> None:
     states = ({"new state": bits[row["identical"]]} for row in rows)
     console().print(TextTable([numbers | state for numbers, state in zip(shown, states, strict=True)]))
     if result.saved:
-        say(f"kept in {result.saved}; `roundweave resume` goes on from there")
+        say(f"saved in {result.saved}; next: `roundweave resume` trains on from there")
 
 
 @with_options(ScoreConfig, without=("run", "round", "name"))
 def score_command(
-    round: Annotated[str, typer.Argument(help="a round: RUN@12, RUN@best or RUN@last")],
+    round: Annotated[str, typer.Argument(help="round: RUN@12, RUN@best or RUN@last", autocompletion=run_names)],
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Score the network of a stored round on other data, or again on what was held out; nothing is written.
+    """Score the network of a stored round on other data, or again on its held-out examples. Nothing is written.
 
-    All examples of the data are scored, or those that the data hold out themselves.
+    Data with a test set are scored on the test set alone, other data on all examples.
     """
     run, which = named_round(round)
     config = ScoreConfig(run=run, round=which, **options)
@@ -102,12 +103,12 @@ def _print_score(result: RoundScore) -> None:
 
 
 def diff_command(
-    run_a: Annotated[str, typer.Argument(help="a run's name, or its address")],
-    run_b: Annotated[str, typer.Argument(help="another's")],
+    run_a: Annotated[str, typer.Argument(help="name or address of a run", autocompletion=run_names)],
+    run_b: Annotated[str, typer.Argument(help="name or address of another run", autocompletion=run_names)],
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Say where two runs first differ: field, round, tensor. Exit code 0 where they are equal, 1 where not."""
+    """Show the first difference between two runs: option, round, tensor. Exit codes: 0 if equal, 1 if not."""
     difference = diff(run_a, run_b, root)
     output(as_json, difference.summary(), say, *difference.lines)
     sys.exit(0 if difference.equal else FAILED)

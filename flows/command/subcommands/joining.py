@@ -11,25 +11,22 @@ from roundweave.flows.terminal.common import say
 
 
 def worker_command(
-    scheduler: Annotated[str, typer.Argument(help="address of its scheduler, such as tcp://head:8786")],
-    site: Annotated[
-        str | None, typer.Option(help="the place whose data this worker can read, such as berlin")
-    ] = None,
+    scheduler: Annotated[str, typer.Argument(help="address of the scheduler, such as tcp://head:8786")],
+    site: Annotated[str | None, typer.Option(help="site whose data this worker can read, such as berlin")] = None,
     certificates: Annotated[
-        Path | None,
-        typer.Option(help="folder with key and certificates, for tls://; see `roundweave certificates`"),
+        Path | None, typer.Option(help="folder with TLS key and certificates; see `roundweave certificates`")
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(help="this machine's address for the others; default: as the scheduler is reached"),
+        typer.Option(help="address of this machine for other workers; default: as the scheduler is reached"),
     ] = None,
-    memory_limit: Annotated[str, typer.Option(help="such as 8GB, or a fraction of this machine's memory")] = "0.9",
+    memory_limit: Annotated[str, typer.Option(help="memory limit: 8GB, or a fraction of all memory")] = "0.9",
 ) -> None:
-    """Work for a Dask cluster with one process of one thread, until Ctrl-C.
+    """Run a worker of a Dask cluster, with one process and one thread, until Ctrl-C.
 
-    While the scheduler is away or the link is cut, it tries again, at least once a minute.
+    After a lost connection, the worker tries to reconnect, at least once a minute.
 
-    Who may join a cluster may run code on all of its machines: let only partners whom you trust reach it.
+    Every member of a cluster can run code on all its machines. Admit only partners whom you trust.
     """
     from roundweave.tasks.data.splits.placement import Placement
     from roundweave.tasks.executors.clusters.joining import join_cluster  # Dask is slow to import
@@ -39,12 +36,12 @@ def worker_command(
 
 
 def certificates_command(
-    folder: Annotated[Path, typer.Argument(help="where to write them")],
-    partners: Annotated[list[str], typer.Argument(help="who gets a key each, such as head berlin paris")],
+    folder: Annotated[Path, typer.Argument(help="folder to write to")],
+    partners: Annotated[list[str], typer.Argument(help="names of the partners, such as head berlin paris")],
 ) -> None:
-    """Write an authority, and a folder with key and certificates for each partner, for tls:// addresses.
+    """Write a certificate authority, and a folder with TLS key and certificates for each partner of a cluster.
 
-    Give each partner its own folder and nothing else. The authority's key stays with you, and adds partners later.
+    Give each partner only the folder of its name. Keep the key of the authority: it signs further partners.
     """
     from roundweave.tasks.executors.clusters import certificates  # Dask is slow to import
     from roundweave.tasks.executors.clusters.connecting import NO_SCHEDULER_PAGES
@@ -54,5 +51,5 @@ def certificates_command(
     names = certificates.AUTHORITY, certificates.CERTIFICATE, certificates.KEY
     authority, certificate, key = (first / name for name in names)
     files = f"--tls-ca-file {authority} --tls-cert {certificate} --tls-key {key}"
-    say(f"now: {NO_SCHEDULER_PAGES} dask scheduler --no-dashboard --protocol tls {files}")
-    say(f"and: roundweave worker tls://HOST:8786 --certificates {(others or [first])[-1]}")
+    say(f"next: {NO_SCHEDULER_PAGES} dask scheduler --no-dashboard --protocol tls {files}")
+    say(f"then: roundweave worker tls://HOST:8786 --certificates {(others or [first])[-1]}")

@@ -16,12 +16,12 @@ from roundweave.flows.config.plugins import plugin_classes
 from roundweave.flows.reporting.listening import finite, shown
 from roundweave.flows.terminal.common import Json, Root, RunName, TextTable, console, output, print_json, say
 from roundweave.storage.errors import StoreError, UsageError, cut, listed, nearest
-from roundweave.storage.places.base import full_address
+from roundweave.storage.places.base import above, full_address
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.commits import Commit, ProcessGroupRecord
 from roundweave.storage.runs.listing import flat_config, looked_through, stored_bytes
 from roundweave.storage.runs.measures import by_worker
-from roundweave.storage.runs.names import recorded_plugins
+from roundweave.storage.runs.names import default_root, recorded_plugins
 from roundweave.storage.runs.run import StoredRun, open_stored
 from roundweave.tasks.algorithms.table import ABOUT
 from roundweave.tasks.own_code.code import short_name
@@ -46,7 +46,7 @@ SHOWN_REFUSALS = 24
 
 
 def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None:
-    """Print what a run is and how it went."""
+    """Show a run: configuration, rounds, scores and events."""
     stored = open_stored(run, root)
     if not as_json:
         _print_run(stored)
@@ -61,17 +61,17 @@ def show_command(run: RunName, root: Root = None, as_json: Json = False) -> None
 
 def runs_command(
     folder: Annotated[str | None, typer.Argument(help="the same as --root", metavar="ROOT")] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="only so many, which began last")] = None,
-    match: Annotated[str, typer.Option(help="only names that fit a pattern, such as 'nightly-*'")] = "*",
+    last: Annotated[int | None, typer.Option(min=1, help="show only the last N runs")] = None,
+    match: Annotated[str, typer.Option(help="show only names that match, such as 'nightly-*'")] = "*",
     sort: Annotated[
-        str, typer.Option(help=f"{', '.join(COLUMNS)}; with a - before it the largest come first")
+        str, typer.Option(help=f"column: {', '.join(COLUMNS)}; a minus sign in front sorts in descending order")
     ] = "began",
     root: Root = None,
     as_json: Json = False,
 ) -> None:
     """List the runs under a root."""
     if folder and root:
-        raise UsageError(f"one root at a time: {folder}, or --root {root}")
+        raise UsageError(f"give one root, {folder} or --root {root}")
     column = sort.removeprefix("-")
     if column not in COLUMNS:
         hint = nearest(column, COLUMNS, f"there are {', '.join(COLUMNS)}")
@@ -176,12 +176,21 @@ def print_result(run: StoredRun, seconds: Mapping[str, Any]) -> None:
     say(f": {summary['status']}, {run.done} rounds, {scored or 'not scored'}")
     if seconds["first_round_seconds"] is not None and summary["seconds_per_round"] is not None:
         first, each = seconds["first_round_seconds"], summary["seconds_per_round"]
-        say(f"first round after {first:.1f} s, then {each:.3f} s a round; {seconds['seconds']:.1f} s in all")
+        say(f"first round after {first:.1f} s, then {each:.3f} s a round; {seconds['seconds']:.1f} s in total")
     say(*_remarks(run), style="yellow")
     if count := summary["refused"]:
         were, them = ("update was", "it") if count == 1 else ("updates were", "them")
         say(f"{count} {were} refused; `roundweave show {run.name}` names {them}", style="yellow")
-    say(f"stored in {summary['path']}, digest {summary['digest'][:16]}; a power loss would lose nothing of it")
+    say(f"stored in {summary['path']}", _next(run, summary["path"]))
+
+
+def _next(run: StoredRun, path: str) -> str:
+    """What to do with a run that was trained, in commands for its root."""
+    called = run.name if above(path) == full_address(default_root()) else path
+    of_python = f'rw.open_run("{called}").history()'
+    longer = f"`roundweave resume {called} --rounds {2 * run.rounds}` trains on, " * (run.stop is None)
+    more = f"{longer}`roundweave replay {called}` verifies"
+    return f"next: `roundweave show {called}` prints the rounds, {more}; in Python {of_python}"
 
 
 def _print_run(run: StoredRun) -> None:
@@ -194,7 +203,7 @@ def _print_run(run: StoredRun) -> None:
     console().print(TextTable(_shown_rounds(run, history)))
     if arrivals := by_worker(run):
         columns = ("worker", "partitions", "updates", "share", "staleness", "largest", "refused")
-        rows = [row | {"partitions": listed(row["partitions"])} for row in arrivals]
+        rows = [row | {"partitions": listed(row["partitions"], run.partition_names)} for row in arrivals]
         console().print(TextTable([{name: row[name] for name in columns} for row in rows]))
     say(*_remarks(run), *_refusals(run), style="yellow")
 
@@ -203,16 +212,16 @@ def _remarks(run: StoredRun) -> list[str]:
     """Lines about an early end, lost or repeated rounds, pruned tensors and examples that were not scored."""
     remarks = [f"stopped early: {run.stop}"] if run.stop else []
     if lost := [number for number in run.lost if number < run.done]:
-        remarks.append(f"lost: round {listed(lost)}, of which no whole record is there; the later ones are whole")
+        remarks.append(f"lost: round {listed(lost)}, whose record is damaged; later rounds are intact")
     if after := [number for number in run.lost if number > run.done]:
-        remarks.append(f"damaged: round {listed(after)}; `roundweave resume {run.name}` does it again")
+        remarks.append(f"damaged: round {listed(after)}; `roundweave resume {run.name}` computes it again")
     if run.damaged:
-        remarks.append(f"found damaged and done again: round {listed(run.damaged)}")
+        remarks.append(f"found damaged and computed again: round {listed(run.damaged)}")
     if run.absent.rounds:
         remarks.append(_kept(run))
     score, held_out = run.round(-1).score, run.attributes["data"]["held_out"]
     if left_out := score.left_out if score else held_out * (run.status == "complete"):
-        remarks.append(f"{left_out} of {held_out} held-out examples were not scored: a loss there is no number")
+        remarks.append(f"{left_out} of {held_out} held-out examples were not scored: their loss is not a number")
     return remarks
 
 
@@ -228,19 +237,21 @@ def _kept(run: StoredRun) -> str:
 
 def _refusals(run: StoredRun) -> list[str]:
     """A line for each of the first refused updates and absent partitions, and one for the others."""
-    lines, absent = list[str](), defaultdict[int, list[int]](list)
+    lines, absent, names = list[str](), defaultdict[int, list[int]](list), run.partition_names
     for round in map(run.round, run.committed):
-        lines += [f"round {round.number} refused partition {p}: {why}" for p, why in round.refused.items()]
+        lines += [f"round {round.number} refused partition {names[p]}: {why}" for p, why in round.refused.items()]
         for partition in round.absent:
             absent[partition].append(round.number)
-    lines += [f"round {listed(rounds)} went on without partition {p}" for p, rounds in sorted(absent.items())]
+    lines += [
+        f"round {listed(rounds)} continued without partition {names[p]}" for p, rounds in sorted(absent.items())
+    ]
     return cut(lines, SHOWN_REFUSALS, f"; `roundweave report {run.name} --out PAGE.html` has them all")
 
 
 def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
     """What a run is, as lines by their heading; empty lines are left out."""
     config, data, last = run.config, run.attributes["data"], run.round(-1).commit
-    every, mean = config.get("resplit_every"), _mean_seconds(run.totals.seconds)
+    every, mean, names = config.get("resplit_every"), _mean_seconds(run.totals.seconds), run.partition_names
     score = " or to score partitions by" if "own_examples" in history else ""
     examples = f"{data['examples']} examples to train on{score}, {data['held_out']} held out"
     examples += f", digest {data['digest'][:16]}" if data["digest"] else ""
@@ -248,6 +259,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "algorithm": _algorithm(run),
         "data": f"{_reference(config['data'])}{config.get('data_options') or ''}, {examples}",
         "split": config.get("split", "") + (f", a new one every {every} rounds" if every else ""),
+        "partitions": "" if isinstance(names, range) else listed(range(len(names)), names),
         "classes": ", ".join(cut([f"{label} {name}" for label, name in enumerate(data.get("class_names", ()))])),
         "model": f"{_reference(config['model'])} {config['model_options'] or ''}",
         "plugins": recorded_plugins(run.attributes),
@@ -255,7 +267,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.created)),
         "a round": "" if mean is None else f"{mean:.3f} s, the mean of all but the first",
         "run by": f"the executor {last.executor}" if last.executor else "",
-        "on": _machines(last),
+        "on": _machines(last, run.partition_names),
         "ranks": _ranks(last.process_group),
         "stored in": full_address(run.address),
         "digest": run.digest,
@@ -266,7 +278,7 @@ def _facts(run: StoredRun, history: pd.DataFrame) -> dict[str, str]:
     return {name: fact for name, fact in facts.items() if fact}
 
 
-def _machines(commit: Commit) -> str:
+def _machines(commit: Commit, names: Sequence[int | str]) -> str:
     """Which machine mapped which partitions and which stored the round; empty if one did all."""
     mapped = defaultdict[str, list[int]](list)
     for partition, record in commit.updates.items():
@@ -274,7 +286,9 @@ def _machines(commit: Commit) -> str:
     stored = commit.worker.rpartition(":")[0]
     if {*mapped} <= {stored}:
         return ""
-    return "; ".join([*(f"{m} mapped partition {listed(p)}" for m, p in mapped.items()), f"{stored} stored"])
+    return "; ".join(
+        [*(f"{m} mapped partition {listed(p, names)}" for m, p in mapped.items()), f"{stored} stored"]
+    )
 
 
 def _algorithm(run: StoredRun) -> str:

@@ -11,7 +11,6 @@ import typer
 
 from roundweave.flows.config.files import RECIPES, read_recipe
 from roundweave.flows.config.merging.merge import Architecture, GramConfig, MergeConfig, Merging
-from roundweave.flows.config.train import Location
 from roundweave.flows.merging.result import MergeResult
 from roundweave.flows.merging.subjects import unit_report
 from roundweave.flows.terminal.common import Json, TextTable, console, output, say
@@ -25,18 +24,18 @@ LARGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """The variable by which torch asks the system for large pages, so that new memory takes a third of the time."""
 
 
-@with_options(MergeConfig, Architecture, Merging, Location, without=("networks",))
+@with_options(Merging, MergeConfig, without=("networks",))
 def merge_command(
     networks: Annotated[
         list[str],
         typer.Argument(
-            help="files or folders of tensors, or stored rounds RUN@12; or a recipe, .toml, or .yml of mergekit"
+            help="files or folders of tensors, stored rounds RUN@12, or a recipe (.toml, or .yml of mergekit)"
         ),
     ],
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Merge networks that were trained apart: match their hidden units, then average."""
+    """Merge networks that were trained separately: match their hidden units, then average."""
     recipe = read_recipe(networks.pop(0)) if networks[0].endswith(RECIPES) else {}
     given = {"networks": tuple(networks)} if networks or not recipe else {}
     config = MergeConfig(**recipe | given | options)
@@ -69,10 +68,10 @@ def _print_merge(result: MergeResult) -> None:
         say(f"units moved: {moved}; {result.coverage:.0%} of the tensors can be permuted, {free}")
         say(f"function error {result.function_error:.1e} (float64, relative)")
     else:
-        say("no units were looked for: tensors were taken by their names")
+        say("no units were matched: tensors were averaged by their names")
     if result.scores:
         say(
-            f"taken: {result.chosen}" + ", of the least held-out loss of those merged" * (result.average == "auto")
+            f"taken: {result.chosen}" + ", with the least held-out loss of all merges" * (result.average == "auto")
         )
     if len(set(result.coefficients)) > 1:
         say("coefficients: " + ", ".join(f"{c:.3g}" for c in result.coefficients))
@@ -80,18 +79,18 @@ def _print_merge(result: MergeResult) -> None:
         if place:
             say(f"{what}: {place}")
     if result.run:
-        say(f"kept with its permutations as run {result.run.name}, in {result.run.address}")
+        say(f"stored with its permutations as run {result.run.name}, in {result.run.address}")
 
 
 @with_options(GramConfig, without=("network",))
 def gram_command(
     network: Annotated[
-        str, typer.Argument(help="a torch or safetensors file, a folder of transformers, or a stored round RUN@12")
+        str, typer.Argument(help="a torch or safetensors file, a transformers folder, or a stored round RUN@12")
     ],
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Write the Gram matrices of a network's examples, with which a merge solves its layers without them."""
+    """Write the Gram matrices of a network's layer inputs, for a merge without the examples."""
     from roundweave.flows.merging.grams import write_gram_file
 
     written = write_gram_file(GramConfig(network=network, **options))
@@ -102,14 +101,12 @@ def _print_grams(written: dict[str, Any]) -> None:
     """Print of which layers the matrices are, and where they are."""
     rows = [{"layer": name, "gram": " x ".join(map(str, shape))} for name, shape in written["layers"].items()]
     console().print(TextTable(rows))
-    say(
-        f"{written['out']}: {written['bytes']:,} bytes, of {written['examples']:,} examples; none of them is in it"
-    )
+    say(f"{written['out']}: {written['bytes']:,} bytes, from {written['examples']:,} examples (not included)")
 
 
 @with_options(Architecture)
 def units_command(as_json: Json = False, **options: Any) -> None:
-    """Show which hidden units of a network are interchangeable, and what is pinned and why."""
+    """Show the interchangeable hidden units of a network, and the reasons why others are fixed."""
     report = unit_report(Architecture(**options))
     output(as_json, report, _print_units, report)
 

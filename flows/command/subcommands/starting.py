@@ -41,9 +41,9 @@ SHOWN_LABELS = 12
 
 
 def init_command(
-    folder: Annotated[Path, typer.Argument(help="where to write them")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="folder to write to")] = Path(),
 ) -> None:
-    """Write a commented train.toml and mine.py to start from."""
+    """Write a commented train.toml and a mine.py to start from."""
     mine = Path(__file__).with_name("mine.txt").read_text(encoding="utf-8")
     files = {folder / "train.toml": _config_text(), folder / "mine.py": mine}
     for path in files:
@@ -53,7 +53,7 @@ def init_command(
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
         typer.echo(f"wrote {path}")
-    typer.echo(f"now: roundweave train {shlex.quote(str(folder / 'train.toml'))}")
+    typer.echo(f"next: roundweave train {shlex.quote(str(folder / 'train.toml'))}")
 
 
 def _config_text() -> str:
@@ -81,18 +81,18 @@ def _toml(value: Any) -> str:
 
 
 def list_command(
-    table: Annotated[str | None, typer.Argument(help="one of the tables; default: all")] = None,
+    table: Annotated[str | None, typer.Argument(help="table, such as algorithms; default: all")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what there is by name: algorithms and averages with their options, data, models and the rest."""
-    every = _tables()
+    """List all names: algorithms and averages with their options, data, splits, models, losses and more."""
+    every = tables()
     if table is not None and table not in every:
         raise unknown("table", table, every)
     chosen = {name: rows for name, rows in every.items() if table in (None, name)}
     output(as_json, chosen, _print_tables, chosen)
 
 
-def _tables() -> dict[str, list[dict[str, str]]]:
+def tables() -> dict[str, list[dict[str, str]]]:
     """All tables by title; each has a row for each name: what it is; with options of algorithms and averages."""
     entries = {
         "data": SOURCES,
@@ -156,11 +156,11 @@ def _print_tables(tables: Mapping[str, list[dict[str, str]]]) -> None:
 
 @with_options(Dealing, without=("resplit_every",))
 def split_command(
-    plot: Annotated[Path | None, typer.Option(help="where to draw it: .png, .pdf, .svg")] = None,
+    plot: Annotated[Path | None, typer.Option(help="file for a plot: .png, .pdf, .svg")] = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Show how many examples of each label a split gives to each partition."""
+    """Show how many examples of each label each partition gets."""
     from roundweave.flows.planning.completing import deal
     from roundweave.storage.runs.figures import check_plot
     from roundweave.tasks.data.distribution import draw_counts, label_counts
@@ -171,12 +171,14 @@ def split_command(
     dealt = deal(config)
     if dealt.placement.stays:
         places = f"{dealt.placement.kind}s"
-        raise UsageError(f"the examples of {places} are read there alone; leave {places} out to split those here")
+        raise UsageError(f"the examples of {places} are read there alone; leave {places} out to split them here")
     counts = label_counts(dealt)
     if plot:
         draw_counts(counts).figure.savefig(plot, dpi=120)  # type: ignore[union-attr]
     rows = counts.rename(columns=str).to_dict("records")
-    output(as_json, {"partitions": rows, "plot": plot and str(plot)}, _print_split, counts, config.split, plot)
+    names = {"names": [*counts.index]} if counts.index.inferred_type == "string" else {}
+    table = {"partitions": rows, **names, "plot": plot and str(plot)}
+    output(as_json, table, _print_split, counts, config.split, plot)
 
 
 def _print_split(counts: pd.DataFrame, split: str, plot: Path | None) -> None:

@@ -25,16 +25,16 @@ REJECTED = 3
 def train_command(
     config: TomlFile = None,
     start: Annotated[
-        str | None, typer.Option("--from", help="begin with RUN@12, as its run is but for what is given here")
+        str | None, typer.Option("--from", help="fork RUN@12: begin with its state, and its options unless given")
     ] = None,
     trust: Trust = False,
     quiet: Quiet = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Train a network in rounds; the same name and experiment go on after the last committed round.
+    """Train a network in rounds, or resume the run of the same name and experiment.
 
-    The options of an algorithm: `roundweave train --algorithm NAME --help`. `roundweave list` has the names.
+    Options of an algorithm: `roundweave train --algorithm NAME --help`. Names: `roundweave list algorithms`.
     """
     values = read_toml(config) if config else {}
     if "algorithm" in options and isinstance(values.get("algorithm"), dict):
@@ -58,7 +58,7 @@ def resume_command(
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Go on with a run after its last committed round, from what is kept in its store."""
+    """Resume a run after its last committed round, with the configuration from its store."""
     from roundweave.flows.config.recorded import resumed_config
 
     _train(resumed_config(run, root, trust, options), as_json, quiet)

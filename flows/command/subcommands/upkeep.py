@@ -11,7 +11,7 @@ import typer
 from rich.filesize import decimal
 
 from roundweave.flows.command.errors import FAILED, fail
-from roundweave.flows.terminal.common import Json, Root, RunName, console, output, say
+from roundweave.flows.terminal.common import Json, Root, RunName, console, output, run_names, say
 from roundweave.storage.errors import NotARun, PlaceError, StoreError, UsageError, listed
 from roundweave.storage.parsing import mistakes_as, span_seconds
 from roundweave.storage.places.base import last_name
@@ -41,14 +41,14 @@ DAMAGED, NO_RUN, UNREADABLE = 3, 4, 5
 def verify_command(
     run: RunName,
     expect: Annotated[
-        str | None, typer.Option(help="a chain that was noted down, of the last record or of an earlier one")
+        str | None, typer.Option(help="chain digest noted earlier, to check that no record was replaced")
     ] = None,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Read all of a run and name every file that is not as it was written.
+    """Read all files of a run, and report each file that changed since it was written.
 
-    Exit code 0: the run is sound; 3: it is damaged; 4: there is no such run; 5: something could not be read.
+    Exit codes: 0 if the run is intact; 3 if it is damaged; 4 if it does not exist; 5 if files cannot be read.
     """
     try:
         address = find_run(run, root)
@@ -76,27 +76,27 @@ def _print_verification(name: str, result: Verification) -> None:
 
 def prune_command(
     run: RunName,
-    keep: Annotated[str, typer.Option(help=f"what stays: {policies_spelled()}")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would go, and let nothing go")] = False,
+    keep: Annotated[str, typer.Option(help=f"tensors that stay: {policies_spelled()}")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be deleted")] = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Delete tensors of rounds; their records and numbers stay, and all that resuming needs."""
+    """Delete tensors of rounds. Records, scores and everything that resuming needs stay."""
     stored = open_stored(run, root)
     goes = prune_run(_store(stored), Keep.of(keep), dry_run, held_rounds(stored.address))
-    went = "would go" if dry_run else "went"
-    gone = f"of rounds {listed(goes.rounds)} {went} {goes.bytes / 1e6:.3g} MB"
-    done = gone if goes.rounds else f"with --keep {keep} nothing is to be pruned"
+    went = "would delete" if dry_run else "deleted"
+    gone = f"{went} {goes.bytes / 1e6:.3g} MB of rounds {listed(goes.rounds)}"
+    done = gone if goes.rounds else f"nothing to prune with --keep {keep}"
     _say_done(stored, done, as_json, rounds=list(goes.rounds), bytes=goes.bytes, dry_run=dry_run)
 
 
 def cp_command(
     run: RunName,
-    target: Annotated[str, typer.Argument(help="a root to copy it under, or the place of the copy, as NAME.zarr")],
+    target: Annotated[str, typer.Argument(help="root for the copy, or address of the copy, such as NAME.zarr")],
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Copy a run and verify the copy, which appears whole or not at all."""
+    """Copy a run to another root or address, and verify the copy."""
     stored = open_stored(run, root)
     where = target if last_name(target).endswith(SUFFIX) else run_address(target, stored.name)
     with console(stderr=True).status("copying"):
@@ -108,18 +108,21 @@ def cp_command(
 
 
 def rm_command(
-    runs: Annotated[list[str], typer.Argument(help="names or addresses, and patterns such as 'nightly-*'")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(help="names, addresses or patterns such as 'nightly-*'", autocompletion=run_names),
+    ],
     older_than: Annotated[
-        str | None, typer.Option(help="only those that began longer ago, such as 12h, 14d or 2w")
+        str | None, typer.Option(help="only runs that began longer ago, such as 12h, 14d or 2w")
     ] = None,
-    keep_best: Annotated[int, typer.Option(min=0, help="so many of those that are complete stay, the best")] = 0,
-    by: Annotated[str, typer.Option(help="the score of the last round that the best are found by")] = "loss",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would go, and let nothing go")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    keep_best: Annotated[int, typer.Option(min=0, help="number of best complete runs to exempt")] = 0,
+    by: Annotated[str, typer.Option(help="score of the last round that --keep-best compares")] = "loss",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be deleted")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Delete runs with all their rounds; none that is written, or that another run needs."""
+    """Delete runs with all their rounds, except runs in training and runs that another run needs."""
     named = {find_run(run, root): run for run in runs if not _is_pattern(run, root)}
     patterns = [run for run in runs if run not in named.values()]
     opened = _matched(patterns, root) | {each: _opened(each) for each in named}
@@ -171,7 +174,7 @@ def _ask(going: Sequence[Removal]) -> None:
     what = f"{going[0].name}, " if len(going) == 1 else f"{len(going)} runs, "
     what += decimal(sum(removal.bytes for removal in going))
     if not sys.stdin.isatty():
-        raise UsageError(f"{what} would go; give --yes to delete, or --dry-run to see which")
+        raise UsageError(f"{what} would be deleted; give --yes to delete, or --dry-run to see which")
     for removal in going:
         console(stderr=True).print(f"{removal.name}: {decimal(removal.bytes)}", soft_wrap=True)
     typer.confirm(f"delete {what}?", err=True, abort=True)
@@ -179,7 +182,7 @@ def _ask(going: Sequence[Removal]) -> None:
 
 def _print_removals(done: Sequence[Removal], dry_run: bool) -> None:
     """Print a line for each run, and for several how many went and how many bytes that were."""
-    gone, went = [removal for removal in done if not removal.stays], "would go" if dry_run else "went"
+    gone, went = [removal for removal in done if not removal.stays], "would be deleted" if dry_run else "deleted"
     for each in done:
         stays = f"stays: {each.stays}" if each.stays else f"{went}, {decimal(each.bytes)}"
         say(f"{each.name}: {stays}")

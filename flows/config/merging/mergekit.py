@@ -76,7 +76,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def read_mergekit(path: Path) -> dict[str, Any]:
-    """The values of `MergeConfig` that a file of mergekit means; its paths go from the current folder.
+    """Return the values of `MergeConfig` that a file of mergekit means; its paths go from the current folder.
 
     Raises `UsageError` for each key that is not read: none that decides a number is ignored.
     """
@@ -89,7 +89,7 @@ def read_mergekit(path: Path) -> dict[str, Any]:
 
 
 def _meant(file: _File) -> dict[str, Any]:
-    """The values of `MergeConfig` that a file means."""
+    """Return the values of `MergeConfig` that a file means."""
     _check_name("merge_method", file.merge_method, METHODS)
     if bool(file.models) == bool(file.slices):
         raise UsageError("give either models or slices")
@@ -106,7 +106,7 @@ def _meant(file: _File) -> dict[str, Any]:
 
 
 def _slices(file: _File) -> list[dict[str, Any]]:
-    """The slices of a passthrough, each of one model."""
+    """Return the slices of a passthrough, each of one model."""
     found = []
     for each in (_known(_Slice, values) for values in file.slices):
         sources = [_known(_Source, values) for values in each.sources]
@@ -136,7 +136,7 @@ def _check_name(what: str, name: str, names: Iterable[str]) -> None:
 
 
 def _sources(file: _File) -> tuple[list[_Source], list[Mapping[str, Any]]]:
-    """The models, and the parameters of all, the closest scope first; slices must be of whole models."""
+    """Return the models, and the parameters of all, the closest scope first; slices must be of whole models."""
     if file.models:
         sources = [_known(_Source, each) for each in file.models]
         scopes: list[Mapping[str, Any]] = [file.parameters]
@@ -153,7 +153,7 @@ def _sources(file: _File) -> tuple[list[_Source], list[Mapping[str, Any]]]:
             _check_name("parameter", parameter, OF_A_MODEL)
         if source.layer_range and source.layer_range != (0, count := _layers(source.model)):
             raise UsageError(
-                f"layer_range {[*source.layer_range]}: {source.model} has {count} layers, only all are merged here"
+                f"layer_range {[*source.layer_range]}: {source.model} has {count} layers, and a merge needs all"
             )
     return sources, scopes
 
@@ -215,7 +215,10 @@ def _after(network: str) -> list[str]:
 
 
 def _setting(parameter: str, scopes: Sequence[Mapping[str, Any]]) -> Any:
-    """The setting of a parameter: rules of closer scopes before those of wider ones; None if no scope has any."""
+    """Return the setting of a parameter: rules of closer scopes before those of wider ones.
+
+    None if no scope has any.
+    """
     rules: list[dict[str, Any]] = []
     for given in (scope[parameter] for scope in scopes if parameter in scope):
         listed = [given] if isinstance(given, dict) else given

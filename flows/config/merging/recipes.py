@@ -17,11 +17,11 @@ from roundweave.tasks.merging.averages.table import AVERAGES
 from roundweave.tasks.own_code.tables import unknown
 
 SEARCHED = {
-    "auto": "of the mean, regmean and pleas that of the least held-out loss",
-    "best": "the best point of the path between two networks",
-    "regmean": "the mean, each layer solved by Gram matrices of its inputs",
-    "pleas": "the mean, each layer solved for what its parents' layers gave",
-    "fisher": "the mean, each element weighted by what each network's own examples tell of it",
+    "auto": "the best of mean, regmean and pleas by held-out loss",
+    "best": "the best point on the path between two networks",
+    "regmean": "the mean, with each layer solved by Gram matrices of its inputs",
+    "pleas": "the mean, with each layer fitted to the outputs of the networks' layers",
+    "fisher": "the mean, with each element weighted by its Fisher information in each network",
 }
 """What `average` may be besides the averages of the table, which are functions of tensors alone."""
 
@@ -34,7 +34,7 @@ OPTIONS = ("t", "scaling", "density", "normalize", "elect", "rescale")
 
 
 def options_with_defaults(average: str) -> str:
-    """What an average takes, as a line."""
+    """Return what an average takes, as a line."""
     if average in SEARCHED:
         return {"best": "", "fisher": "coefficients"}.get(average, "coefficients, shrinkage")
     kind = AVERAGES[average].load()
@@ -53,7 +53,7 @@ AverageName = Annotated[str, checked_by(_check_known), WithJsonSchema({"type": "
 
 
 def _about(average: str, option: str) -> str:
-    """The description of an option, as the average that has it gives it."""
+    """Return the description of an option, as the average that has it gives it."""
     annotation, _ = options_of(AVERAGES[average].load())[option]
     return next(str(each.description) for each in annotation.__metadata__ if getattr(each, "description", None))
 
@@ -66,33 +66,31 @@ class RecipeConfig(Config):
     """
 
     average: AverageName | None = Field(
-        default=None,
-        description="; ".join(f"{name}: {about}" for name, about in ABOUT.items())
-        + "; default: auto with data, else mean",
+        default=None, description=f"average of the tensors: {', '.join(ABOUT)}; default: auto with data, else mean"
     )
     coefficients: EachSetting | None = Field(
         default=None,
-        description="a weight a network, such as its number of examples: 1000,3000, or a setting; default: equal",
+        description="weight of each network, such as its number of examples (1000,3000), or JSON; default: equal",
     )
     layers: dict[str, tuple[float, ...]] | None = Field(
         default=None,
-        description="other coefficients of some layers, by the beginning of their tensors' names",
+        description="different coefficients for some layers, by the prefix of their tensors' names",
         examples=[{"fc1": [1, -0.5]}],
     )
     base: str | None = Field(
-        default=None, description="the file or stored round from which all networks were trained, for task vectors"
+        default=None, description="base network (file or stored round) from which all networks were trained"
     )
-    t: OneSetting | None = Field(default=None, description=f"slerp: {_about('slerp', 't')} (0.5)")
-    scaling: OneSetting | None = Field(default=None, description=f"with a base: {_about('ties', 'scaling')} (1)")
+    t: OneSetting | None = Field(default=None, description=f"slerp: {_about('slerp', 't')}; default: 0.5")
+    scaling: OneSetting | None = Field(default=None, description=f"{_about('ties', 'scaling')}; default: 1")
     density: EachSetting | None = Field(
-        default=None, description=f"{_about('ties', 'density')} (ties 0.2, dare 0.1)"
+        default=None, description=f"{_about('ties', 'density')}; default: 0.2 (ties), 0.1 (dare)"
     )
     normalize: bool | None = Field(
-        default=None, description=f"{_about('mean', 'normalize')}; default: of the mean and ties"
+        default=None, description=f"{_about('mean', 'normalize')}; default: for mean and ties"
     )
     elect: Literal["sum", "count"] | None = Field(default=None, description=_about("ties", "elect"))
     rescale: bool | None = Field(
-        default=None, description=f"dare: {_about('dare_linear', 'rescale')}; default: it is"
+        default=None, description=f"dare: {_about('dare_linear', 'rescale')}; default: yes"
     )
 
     @property
@@ -108,7 +106,7 @@ class RecipeConfig(Config):
         return given if given and min(given) >= 0 and sum(given) > 0 else (1.0,) * count
 
     def wanted(self, count: int, seed: int) -> Wanted | None:
-        """The recipe of `count` networks; None where the average is none, or the mean by numbers alone."""
+        """Return the recipe of `count` networks; None if the average is none, or the mean by numbers alone."""
         options = self._options()
         own = self.layers or options or (self.coefficients and self.shares(count) != self.numbers)
         kind = self._kind()
@@ -121,7 +119,7 @@ class RecipeConfig(Config):
         return {name: value for name, value in given.items() if value is not None}
 
     def check_recipe(self, count: int) -> None:
-        """Raise `UsageError` where options do not fit the average or `count` networks."""
+        """Raise `UsageError` if options do not fit the average or `count` networks."""
         if self.coefficients and len(self.coefficients) != count:
             raise UsageError(
                 f"{count} networks need {count} coefficients, not {len(self.coefficients)}; give one a network"
@@ -140,7 +138,7 @@ class RecipeConfig(Config):
             raise UsageError(f"{option} is an option of averages; give one that has it: {', '.join(AVERAGES)}")
 
     def _kind(self) -> type[Average] | None:
-        """The average of the table, if it is one."""
+        """Return the average of the table, if it is one."""
         entry = AVERAGES.get(self.average or "")
         kind: type[Average] | None = entry.load() if entry else None
         return kind

@@ -18,19 +18,19 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Cohorts(Plugin):
-    """Has some of the partitions take part in a round, or compute at one time for a parameter server."""
+    """Draws the partitions of each round (client sampling)."""
 
     decides: ClassVar[bool] = True
 
     cohort: Annotated[Annotated[int, Field(ge=1, strict=True)] | Share | None, BeforeValidator(as_number)] = Field(
         default=None,
-        description="a number of partitions, such as 10, or a share up to 1: those of a round, or at a server",
+        description="a number (10) or fraction (0.1) of partitions for each round; parameter server: at one time",
     )
     cohort_by_size: bool = Field(
-        default=False, description="draw partitions with chances in proportion to their examples"
+        default=False, description="draw partitions with probabilities proportional to their numbers of examples"
     )
     cohort_from: Literal["all", "present"] = Field(
-        default="all", description="draw it among all partitions, or those whose site has a worker"
+        default="all", description="partitions to draw from: all (every one), present (with a worker at the site)"
     )
 
     def fits(self, config: TrainConfig) -> None:
@@ -38,7 +38,7 @@ class Cohorts(Plugin):
         if isinstance(self.cohort, int) and self.cohort > config.partitions:
             raise ValueError(f"a cohort of {self.cohort} is more than the {config.partitions} partitions")
         if self.cohort_by_size and self.cohort is None:
-            raise ValueError("cohort_by_size says how a cohort is drawn; give a cohort, too")
+            raise ValueError("cohort_by_size needs a cohort; give cohort, too")
 
     def plan(self, plan: Plan) -> Plan:
         """Fill the sampler, unless all partitions take part whatever happens."""
@@ -48,13 +48,11 @@ class Cohorts(Plugin):
         share, present = 1.0 if self.cohort is None else self.cohort, self.cohort_from == "present"
         size = share if isinstance(share, int) else max(1, round(share * count))
         if present and not placed:
-            raise UsageError("cohort_from present is for partitions of sites; give sites, too")
+            raise UsageError("cohort_from = present needs sites; give sites, too")
         if size >= count and not present:
             return plan
         if not when.together and placed:
-            raise UsageError(
-                "a server's cohort reads partitions anywhere: leave out sites, or cohort, cohort_by_size"
-            )
+            raise UsageError("a server's cohort reads partitions on any worker; leave out sites, or the cohort")
         if not when.together and when.fetch_every > when.push_every:
             raise UsageError(
                 f"a partition of a cohort fetches each time that it is drawn, not every {when.fetch_every} "

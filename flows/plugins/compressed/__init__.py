@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 HOME = "roundweave.flows.plugins.compressed.compressors"
 
 COMPRESSORS: Table = {
-    "bf16": Entry("values of 2 bytes", f"{HOME}:BFloat16"),
-    "int8": Entry("values of 1 byte, a scale for each tensor (Alistarh 2017)", f"{HOME}:Int8"),
-    "sign": Entry("values of 1 bit, a scale for each tensor (Karimireddy 2019)", f"{HOME}:Sign"),
-    "top_k": Entry("a share of the values, the largest (Lin 2018)", f"{HOME}:TopK", "SHARE"),
-    "random_k": Entry("a share of the values, drawn (Stich 2018)", f"{HOME}:RandomK", "SHARE"),
-    "powersgd": Entry("factors of matrices (Vogels 2019)", f"{HOME}:PowerSgd", "RANK"),
+    "bf16": Entry("2 bytes for each value", f"{HOME}:BFloat16"),
+    "int8": Entry("1 byte for each value, a scale for each tensor (Alistarh 2017)", f"{HOME}:Int8"),
+    "sign": Entry("1 bit for each value, a scale for each tensor (Karimireddy 2019)", f"{HOME}:Sign"),
+    "top_k": Entry("the SHARE of values with the largest magnitudes (Lin 2018)", f"{HOME}:TopK", "SHARE"),
+    "random_k": Entry("a random SHARE of the values (Stich 2018)", f"{HOME}:RandomK", "SHARE"),
+    "powersgd": Entry("low-rank factors of each matrix (Vogels 2019)", f"{HOME}:PowerSgd", "RANK"),
 }
 
 
 class Compression(Plugin):
-    """Sends directions in fewer bytes."""
+    """Compresses the updates that partitions send."""
 
     decides = True
     last = True
@@ -34,7 +34,7 @@ class Compression(Plugin):
 
     compress: str | None = Field(
         default=None,
-        description=f"{', '.join(spelled(COMPRESSORS))}: how directions are sent, in fewer bytes",
+        description=f"compression of the updates that partitions send: {', '.join(spelled(COMPRESSORS))}",
     )
 
     def plan(self, plan: Plan) -> Plan:
@@ -43,6 +43,6 @@ class Compression(Plugin):
 
         if plan.mapper.at_once > 1 or plan.mapper.ranks > 1:
             other = plan.filled.get("mapper")
-            raise UsageError(f"compress is for networks that are trained alone; leave it out, or {other}")
+            raise UsageError(f"compress and {other} exclude each other; leave one of them out")
         compressor = make("compress", self.compress or "", COMPRESSORS)
         return plan.wrap(map=lambda inner: Compressed(inner, compressor))

@@ -20,12 +20,12 @@ LEAST_SECONDS = 1.0
 
 
 class Deadline(Plugin):
-    """Has rounds go on without the partitions that have not answered in time."""
+    """Continues rounds without partitions that miss a deadline (stragglers)."""
 
     deadline: Literal["auto"] | Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="seconds after which a round that has its quorum goes on without the partitions that have not "
-        "answered; auto: three deviations more than the median of the rounds before",
+        description="seconds after which a round with its quorum continues without stragglers; auto: derived from "
+        "earlier rounds",
     )
 
     def fits(self, config: TrainConfig) -> None:
@@ -36,7 +36,7 @@ class Deadline(Plugin):
     def plan(self, plan: Plan) -> Plan:
         """Fill the patience of rounds, which a parameter server has not."""
         if plan.schedule:
-            raise UsageError("a parameter server waits for nobody; leave deadline out")
+            raise UsageError("a parameter server does not wait; leave deadline out")
         return plan.fill("deadline", patience=self)
 
     def seconds(self, took: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Device(Plugin):
-    """Computes maps on a device, in another precision, or by compiled networks."""
+    """Trains on an accelerator, in another precision, or with compiled networks."""
 
     decides = True
     last = True
@@ -24,13 +24,13 @@ class Device(Plugin):
     device: str = Field(
         default="cpu",
         pattern=r"^[a-z]\w*(:\d+)?$",
-        description="cpu, cuda, cuda:1, mps, xpu, where maps are computed; auto takes what every worker has",
+        description="device to train on: cpu, cuda, cuda:1, mps, xpu; auto: the accelerator that all workers have",
     )
     precision: Literal["float32", "bf16", "fp16"] = Field(
         default="float32",
-        description="of forward passes; bf16 and fp16 are torch's autocast, with parameters in dtype",
+        description="precision of forward passes: float32 (full), bf16 (autocast), fp16 (autocast, scaled loss)",
     )
-    compiled: bool = Field(default=False, description="let torch's compiler make the networks' code")
+    compiled: bool = Field(default=False, description="compile the network with torch.compile")
 
     def fits(self, config: TrainConfig) -> None:
         """Refuse a precision of parameters that are not in float32."""
@@ -43,7 +43,7 @@ class Device(Plugin):
         fp16 = self.precision == "fp16"
         alone = "precision fp16" if fp16 and inner.at_once > 1 else "compiled" if self.compiled else None
         if alone and (inner.at_once > 1 or inner.ranks > 1):
-            raise UsageError(f"{alone} is for networks that are trained alone; leave it out, or {other}")
+            raise UsageError(f"{alone} and {other} exclude each other; leave one of them out")
         if inner.ranks > 1:
             given = f"device {self.device}" if self.precision == "float32" else f"precision {self.precision}"
             if given not in ("device cpu", "device auto"):

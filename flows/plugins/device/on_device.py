@@ -57,7 +57,7 @@ class OnDevice(Mapper):
         kinds = {*each(accelerator).values()}
         device = kinds.pop() if len(kinds) == 1 else CPU
         lacking = "" if device != CPU else ": not every process has an accelerator"
-        notice(f"maps are computed on {device}{lacking}")
+        notice(f"training on {device}{lacking}")
         return replace(self, device=device, recorded={"device": device})
 
     def __call__(self, map: Map, objective: Objective, state: State, inputs: Sequence[MapInput]) -> list[Update]:

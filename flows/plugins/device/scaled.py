@@ -105,7 +105,7 @@ class Scaled(Wrapping):
         """The map's update. Its metrics also tell the scale after the round and how many steps were skipped."""
         [(dtype, params)] = state.params.items()
         if len(params) < 2:
-            raise UsageError("precision fp16 carries two numbers, and needs as many parameters; give bf16")
+            raise UsageError("precision fp16 needs a network of two parameters or more; give bf16")
         scale, good = carry[SLOT][dtype][:2].tolist() if SLOT in carry else (FIRST_SCALE, 0)
         scaler = Scaler(scale, int(good))
         update = self.map(ScaledObjective(**vars(objective), scaler=scaler), state, examples, carry, seed)

@@ -27,38 +27,40 @@ STABLE = ORDER[-1]
 
 
 class Drift(Plugin):
-    """Tells how far examples have drifted from those of the run that a run begins with, or rejects the run."""
+    """Detects data drift from an earlier run or reference data, and logs the drift or rejects the run."""
 
     drift: Literal["tell", "refuse"] = Field(
         default="tell",
-        description="where the examples have drifted far from those of the reference, or else of the run in "
-        "start_from: tell, or reject it",
+        description="on data drift from the reference (or the run in start_from): tell (log a message), refuse "
+        "(reject the run)",
     )
     reference: Annotated[NamedOrOwn | None, DATA] = Field(
-        default=None, description="data as each day's should be; default: the validation data where drift = refuse"
+        default=None, description="reference data for drift; default: the validation data if drift = refuse"
     )
 
     @classmethod
     def takes_part(cls, config: TrainConfig) -> bool:
-        """Where a run begins with another one, or is compared with a reference."""
-        return config.start_from is not None or super().takes_part(config)
+        """Where a run begins with another one, or is compared with a reference or with validation data."""
+        return bool(config.start_from or getattr(config, "validation", None)) or super().takes_part(config)
 
     def plan(self, plan: Plan) -> Plan:
         """Refuse a comparison of columns of which nothing is told."""
         if (self.drift == "refuse" or self.reference) and plan.placement.told == 0:
-            raise UsageError("drift compares columns; have sites tell of them by describe_sites")
+            raise UsageError("drift compares columns, which sites do not send; give describe_sites")
         return plan
 
     def described(self, plan: Plan, description: Description) -> Description:
         """Compare the columns of a new run's examples, and say what became of them.
 
         They are compared with those of the reference, by which the run may be rejected, and with those of its
-        parent, by which it may be rejected where there is no reference. Raises `UsageError` if the run is to be
-        rejected by its parent's columns, and the parent recorded none.
+        parent, by which it may be rejected where there is no reference. It is also rejected for rows that are
+        validation data. Raises `UsageError` if the run is to be rejected by its parent's columns, and the parent
+        recorded none.
         """
         record, refuse = description.columns, self.drift == "refuse"
-        reference = self.reference or (refuse and getattr(plan.config, "validation", None))
-        if not record.columns or not (plan.start or reference):
+        validation = getattr(plan.config, "validation", None)
+        reference = self.reference or (refuse and validation)
+        if not record.columns or not (plan.start or reference or validation):
             return description
         found = dict[str, list[ColumnDrift]]()
         if parent := self._parent(plan, refuse and not reference):
@@ -71,6 +73,13 @@ class Drift(Plugin):
         drifts = [*found.values()]
         recorded, judged = (drifts[0], drifts[-1]) if drifts else (None, [])
         refusals = [str(each) for each in judged if refuse and each.what in REFUSED]
+        if validation:
+            from roundweave.flows.plugins.drift.reference import rows_told_of
+
+            lines, fault = rows_told_of(plan, validation, description)
+            refusals += lines[:1] if refuse and fault else []
+            for line in lines:
+                notice(line)
         record = replace(record, drift=recorded, refusals=refusals)
         for name, drift in found.items():
             for line in cut([str(each) for each in drift if each.what != STABLE]):

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping(Plugin):
-    """Ends training early: at a target, or where scores are no longer better."""
+    """Stops training early: at a target accuracy, or after scores stop improving."""
 
-    target_accuracy: float | None = Field(default=None, gt=0, le=1, description="stop when this is reached")
-    patience: int | None = Field(default=None, ge=1, description="stop after so many scores that are not better")
+    target_accuracy: float | None = Field(default=None, gt=0, le=1, description="stop at this accuracy (0 to 1)")
+    patience: int | None = Field(default=None, ge=1, description="stop after this many scores without improvement")
 
     def plan(self, plan: Plan) -> Plan:
         """Add the rules to those by which a commit may be the last, which whoever commits asks."""

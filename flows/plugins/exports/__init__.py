@@ -62,12 +62,12 @@ def check_export(to: str, replace: bool = True) -> None:
 
 
 class Export(Plugin):
-    """Exports the network of a run that has ended, and was not rejected; with an alias, the champion's."""
+    """Exports the network of a finished and accepted run, or of the holder of an alias."""
 
     export: Exports = Field(
         default=(),
-        description="where the network goes if the run is accepted, and has its alias if it is to: folders, "
-        "files and trackers, such as nightly/{date}, mlflow",
+        description="folders, files or trackers for accepted runs, such as nightly/{date},mlflow; with promote, "
+        "for the alias holder",
     )
 
     @classmethod
@@ -82,17 +82,23 @@ class Export(Plugin):
         return config.model_copy(update={"export": tuple(joined(Path.cwd(), to) for to in config.export)})
 
     def ended(self, run: Run, error: BaseException | None) -> None:
-        """Export what the run hands out. Where it may take an alias, folders and files go to who has the alias."""
-        if error is not None or run.status == "rejected":
+        """Export what the run hands out. Where it may take an alias, folders and files go to who has the alias.
+
+        So do folders that a process which was killed left behind with an earlier one.
+        """
+        if error is not None:
             return
-        from roundweave.flows.plugins.exports.delivering import deliver, deliver_champion
+        from roundweave.flows.plugins.exports.delivering import deliver, deliver_champion, is_behind
 
         alias = run.config.get("promote")
         holding = holding_of(run.root, alias) if alias else None
         if alias and holding and (holding.run, holding.chain) == (run.name, run.result.chain):
             deliver_champion(run.root, alias, self.export)
-        else:
+            return
+        if run.status != "rejected":
             deliver(run, run.result, self.export, challenges=alias)
+        if alias and (behind := tuple(to for to in self.export if is_behind(to, holding))):
+            deliver_champion(run.root, alias, behind)
 
     def promoted(self, run: Run, alias: str) -> None:
         """Export who has the alias that the run goes by, or say what still has the run where nobody has it."""

@@ -11,27 +11,30 @@ from roundweave.flows.plugins.exports import check_export, goes_to_folder
 from roundweave.flows.plugins.exports.trackers import TRACKERS, tracked
 from roundweave.flows.reporting.listening import shown
 from roundweave.flows.stored import open_run
-from roundweave.flows.terminal.common import Force, Json, Root, RunName, Trust, output, say
+from roundweave.flows.terminal.common import Force, Json, Root, RunName, Trust, output, run_names, say
 from roundweave.storage.checkpoints.files import SUFFIXES
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import named_round, stored_round
 
 
 def export_command(
-    what: Annotated[str, typer.Argument(help="a round, RUN@12, RUN@best or RUN@last; for a tracker a run")],
+    what: Annotated[
+        str,
+        typer.Argument(help="round RUN@12, RUN@best or RUN@last; for a tracker, a run", autocompletion=run_names),
+    ],
     to: Annotated[
-        str, typer.Option(help=f"a folder, a file ({', '.join(SUFFIXES)}) or a tracker: {', '.join(TRACKERS)}")
+        str, typer.Option(help=f"folder, file ({', '.join(SUFFIXES)}) or tracker: {', '.join(TRACKERS)}")
     ],
     out: Annotated[
-        str | None, typer.Option(help="the tracker's folder, or tracking URI; default: as its environment says")
+        str | None, typer.Option(help="folder or URI of the tracker; default: from its environment variables")
     ] = None,
-    onnx: Annotated[bool, typer.Option("--onnx", help="write model.onnx into the folder, too")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="also write model.onnx to the folder")] = False,
     force: Force = False,
     trust: Trust = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Write a round to a folder with a card or to a file, or a whole run's numbers to a tracker of experiments."""
+    """Export a round's weights to a folder or file, or a run's scores to an experiment tracker."""
     check_export(to, force)
     if onnx and (to in TRACKERS or not goes_to_folder(to)):
         raise UsageError("--onnx writes a file into a folder; give one by --to FOLDER")
@@ -60,13 +63,13 @@ def export_command(
 
 def report_command(
     run: RunName,
-    out: Annotated[Path, typer.Option(help="the page to write: .html")],
-    replay: Annotated[int, typer.Option(min=0, help="so many rounds are replayed for it")] = 3,
+    out: Annotated[Path, typer.Option(help="page to write: .html")],
+    replay: Annotated[int, typer.Option(min=0, help="number of rounds to replay for the report")] = 3,
     trust: Trust = False,
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Write one page that tells of a run and needs nothing else: how it went, and what vouches for it."""
+    """Write a self-contained HTML page about a run: configuration, scores, plots and checks."""
     from roundweave.flows.plugins.exports.report import write_report
 
     place = write_report(open_run(run, root), out, replay, trust)

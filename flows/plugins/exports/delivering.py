@@ -9,9 +9,10 @@ from roundweave.flows.plugins.exports import Exports
 from roundweave.flows.plugins.exports.trackers import TRACKERS, tracked, unregister
 from roundweave.flows.reporting.listening import notice
 from roundweave.flows.stored import Run, open_run
+from roundweave.storage.checkpoints.writing import CARD
 from roundweave.storage.errors import PlaceError, RoundweaveError
 from roundweave.storage.places.base import Where
-from roundweave.storage.runs.names import holding_of
+from roundweave.storage.runs.names import Holding, holding_of
 from roundweave.storage.runs.round import Round
 
 
@@ -25,7 +26,7 @@ def deliver(
     failed = []
     for to in places:
         if challenges and to not in TRACKERS:
-            notice(f"{run.name} does not go to {to}, as it is not {challenges}")
+            notice(f"{run.name} is not exported to {to}, as it is not {challenges}")
             continue
         try:
             notice(f"{run.name} is now in {_delivered(run, round, to, alias, bool(alias or challenges))}")
@@ -33,7 +34,7 @@ def deliver(
             failed.append(f"{to} ({error})")
     if failed:
         again = f"`roundweave alias {alias} {run.name}`" if alias else f"`roundweave resume {run.name}`"
-        raise PlaceError(f"{run.name} is complete, but not exported to {', '.join(failed)}; {again} does it again")
+        raise PlaceError(f"{run.name} is complete, but not exported to {', '.join(failed)}; {again} exports again")
 
 
 def deliver_champion(root: Where, alias: str, places: Exports) -> None:
@@ -42,6 +43,13 @@ def deliver_champion(root: Where, alias: str, places: Exports) -> None:
     while (now := holding_of(root, alias)) and now.run and now != holding:
         holding, run = now, open_run(alias, root)
         deliver(run, run.round("last"), places, alias)
+
+
+def is_behind(to: str, holding: Holding | None) -> bool:
+    """Whether a folder has the export of another round than the one that has the alias."""
+    if holding is None or not holding.run or not (card := Path(to, CARD)).is_file():
+        return False
+    return f"| chain | {holding.chain} |" not in card.read_text("utf-8")
 
 
 def _delivered(run: Run, round: Round, to: str, alias: str | None, model: bool) -> str:
@@ -64,4 +72,4 @@ def take_back(run: Run, places: Exports, alias: str) -> None:
         if to == "mlflow":
             unregister(alias)
         elif to not in TRACKERS:
-            notice(f"{to} still has {run.name}, though nobody is {alias} now")
+            notice(f"{to} still has {run.name}, though no run is {alias} now")

@@ -34,18 +34,20 @@ def write_pyfunc(folder: Path, run: StoredRun, told: Mapping[str, Any]) -> None:
     (folder / f"code/{loader}.py").write_text(text, encoding="utf-8")
     with catch_warnings(action="ignore"):  # MLflow's, of type hints that it would like
         models, pyfunc = (installed(f"mlflow.{name}", "mlflow-skinny") for name in ("models", "pyfunc"))
-        model = models.Model(signature=_signature(told["spec"], told["data"]))
+        model = models.Model(signature=_signature(told["spec"], told["data"], bool(run.config.get("encode"))))
         pyfunc.add_to_model(model, loader, data=".", code="code")
         model.save(str(folder / "MLmodel"))
 
 
-def _signature(spec: ModelSpec, data: Mapping[str, Any]) -> Any:
-    """The columns of a table, or the shape of an array, and the outputs."""
+def _signature(spec: ModelSpec, data: Mapping[str, Any], encoded: bool) -> Any:
+    """The columns of a table, of which some are texts that are `encoded`, or the shape of an array."""
     types, models = installed("mlflow.types", "mlflow-skinny"), installed("mlflow.models", "mlflow-skinny")
     kind = {"pixels": np.uint8, "integers": np.int64}.get(data.get("kind", ""), np.dtype(spec.dtype))
     names = data.get("input_names")
     if names:
-        inputs = types.Schema([types.ColSpec("double", name) for name in names])
+        columns = {name.partition("=")[0] if encoded else name: "=" in name for name in names}
+        kinds = {name: "string" if encoded and texts else "double" for name, texts in columns.items()}
+        inputs = types.Schema([types.ColSpec(kind, name) for name, kind in kinds.items()])
     else:
         inputs = types.Schema([types.TensorSpec(np.dtype(kind), (-1, *spec.inputs))])
     return models.ModelSignature(inputs)

@@ -74,7 +74,9 @@ def _page(run: Run, replay: int, trust: bool) -> str:
         replayed=_replayed(run, replay, trust),
         pictures=_pictures(run),
         history=_history(run),
-        refusals=[(n, p, why) for n in run.committed for p, why in run.round(n).refused.items()],
+        refusals=[
+            (n, run.partition_names[p], why) for n in run.committed for p, why in run.round(n).refused.items()
+        ],
         config=flat_config(run.config),
     )
 
@@ -99,7 +101,7 @@ def _pictures(run: Run) -> dict[str, Markup | str]:
     """The plots by title, each as SVG in base64, or as a text that says why there is none."""
     drawn: dict[str, tuple[Callable[..., Axes], int]] = {
         "How it went": (run.plot.history, PANEL * len(run.plot.kinds)),
-        "How far the partitions disagreed": (run.plot.divergence, 0),
+        "How far the partitions disagreed": (run.plot.divergence, run.plot.named_rows),
         "What each round changed": (run.plot.changes, len(run.tensors)),
         "Whose updates were accepted": (run.plot.refusals, run.partitions),
     }

@@ -110,7 +110,11 @@ def to_mlflow(story: Story, where: str | None) -> str:
         client.set_registered_model_alias(EXPERIMENT, story.alias, version)
         return f"version {version} of the model {EXPERIMENT} at {client.tracking_uri}"
     experiment = client.get_experiment_by_name(EXPERIMENT)
-    number = experiment.experiment_id if experiment else client.create_experiment(EXPERIMENT)
+    number = (
+        experiment.experiment_id
+        if experiment
+        else client.create_experiment(EXPERIMENT, _artifacts(client.tracking_uri))
+    )
     first, last = story.moments[0].time, story.moments[-1].time
     made = client.create_run(number, int(first * 1000), {**story.facts}, story.name).info.run_id
     metrics = [
@@ -126,6 +130,12 @@ def to_mlflow(story: Story, where: str | None) -> str:
         _register(client, made, story)
     client.set_terminated(made, "FINISHED", int(last * 1000))
     return f"run {made} of the experiment {EXPERIMENT} at {client.tracking_uri}"
+
+
+def _artifacts(tracking: str) -> str | None:
+    """Where models lie: beside a database in a file; MLflow's default is the folder of a process, which may go."""
+    file = tracking.removeprefix("sqlite:///")
+    return None if file == tracking else str(Path(file).absolute().with_name("mlruns"))
 
 
 def _register(client: Any, made: str, story: Story) -> None:

@@ -44,27 +44,27 @@ Conditions = Annotated[Names, checked_by(_check_forms)]
 
 
 class Gate(Plugin):
-    """Accepts a run that has ended, or rejects it; one that is accepted may take an alias of its root."""
+    """Accepts or rejects a finished run, and gives an alias such as champion to an accepted run."""
 
     accept: Conditions | None = Field(
         default=None,
-        description="conditions at commas, such as 'accuracy >= 0.9, loss <= champion', or FILE.py:fn; a run that "
-        "does not meet all is rejected",
+        description="conditions for a finished run, such as 'accuracy >= 0.9, loss <= champion', or FILE.py:fn; "
+        "other runs are rejected",
     )
     promote: str | None = Field(
         default=None,
         pattern=r"^\w[\w.\-]*$",
-        description="an alias of the root, such as champion, that the run takes if it is accepted, and not worse "
-        "than who has it",
+        description="an alias, such as champion, given to an accepted run that is at least as good as the current "
+        "holder",
     )
-    approval: bool = Field(default=False, description="a person gives an accepted run the alias")
+    approval: bool = Field(default=False, description="require a person's approval before a run takes the alias")
 
     def fits(self, config: TrainConfig) -> None:
         """Refuse what is about an alias where the run may take none."""
         compared = [each for each in self.accept or () if isinstance(each, str) and "champion" in each]
         if not self.promote and (self.approval or compared):
             about = "approval" if self.approval else f"accept = {compared[0]}"
-            raise ValueError(f"{about} is about who has an alias; give promote, such as promote = champion")
+            raise ValueError(f"{about} needs an alias; give promote, such as promote = champion")
 
     def configure(self, config: TrainConfig) -> TrainConfig:
         """Keep the source of the user's functions, and refuse those that cannot be called."""
@@ -80,8 +80,8 @@ class Gate(Plugin):
         start = stored_round(config.start_from) if isinstance(config.start_from, str) else None
         if start is None or start[0] != self.promote or self.promote in aliases(config.root):
             return {}
-        said = f"nobody is {self.promote} under {config.root} yet"
-        notice(f"{said}; {config.name or 'the run'} begins as if start_from were not given")
+        said = f"no run is {self.promote} under {config.root} yet"
+        notice(f"{said}; {config.name or 'the run'} begins without start_from")
         return {"start_from": None}
 
     def plan(self, plan: Plan) -> Plan:
@@ -106,12 +106,12 @@ class Gate(Plugin):
         return (JUDGEMENT,) if self.accept else ()
 
     def _check(self, described: Described) -> None:
-        from roundweave.flows.plugins.gate.conditions import check_alike, check_scores
+        from roundweave.flows.plugins.gate.conditions import check_compared, check_scores
 
         check_scores(self.accept or (), described.scores, described.description.held_out)
         apart = not (described.partitions.held_out_together or described.work.rotating)
-        if described.plan.sampler and apart:
-            check_alike(self.accept or (), bool(self.promote))
+        own = tuple(prefix for scorer in described.work.scorers if scorer.own for prefix in scorer.adds)
+        check_compared(self.accept or (), bool(self.promote), bool(described.plan.sampler and apart), own)
 
     def ended(self, run: Run, error: BaseException | None) -> None:
         """Judge the run, and let it take its alias."""

@@ -9,25 +9,27 @@ from typing import Annotated, Any
 
 import typer
 
-from roundweave.flows.terminal.common import Json, Root, TextTable, console, output, say
+from roundweave.flows.terminal.common import Json, Root, TextTable, console, output, run_names, say
 from roundweave.storage.errors import UsageError
 from roundweave.storage.runs.names import alias_history, aliases, default_root, holder_of
 
 
 def alias_command(
-    alias: Annotated[str | None, typer.Argument(help="such as champion; all of them where none is given")] = None,
-    run: Annotated[str | None, typer.Argument(help="a run that is to have it, also RUN@12")] = None,
-    take_back: Annotated[bool, typer.Option("--take-back", help="nobody is to have it")] = False,
-    pin: Annotated[bool, typer.Option("--pin", help="no run takes it by itself until --unpin")] = False,
-    unpin: Annotated[bool, typer.Option("--unpin", help="runs that are not worse take it again")] = False,
-    anyway: Annotated[bool, typer.Option("--anyway", help="also to a run that its gate rejected")] = False,
-    why: Annotated[str, typer.Option(help="a reason to be kept with it")] = "by hand",
+    alias: Annotated[str | None, typer.Argument(help="alias, such as champion; default: all aliases")] = None,
+    run: Annotated[
+        str | None, typer.Argument(help="run or round RUN@12 that gets the alias", autocompletion=run_names)
+    ] = None,
+    take_back: Annotated[bool, typer.Option("--take-back", help="remove the alias from its run")] = False,
+    pin: Annotated[bool, typer.Option("--pin", help="block automatic changes until --unpin")] = False,
+    unpin: Annotated[bool, typer.Option("--unpin", help="allow automatic changes again")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="accept a run that its gate rejected")] = False,
+    why: Annotated[str, typer.Option(help="reason to record")] = "by hand",
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Show who has an alias and who had it, give it to a run, pin it, or take it back.
+    """Show the present and earlier runs of an alias, give it to a run, pin it, or take it back.
 
-    An alias is a run at a round, and goes wherever a run does. What the run exports goes with the alias.
+    An alias names a round of a run. Commands take an alias in place of a run's name. Exports follow the alias.
     """
     root = root or default_root()
     given = [f"--{name}" for name, on in (("take-back", take_back), ("pin", pin), ("unpin", unpin)) if on]

@@ -41,13 +41,21 @@ def check_scores(conditions: Iterable[str | Code], scores: Iterable[str], held_o
             raise UsageError(f"accept: {parts[1]!r} is not scored; {hint}")
 
 
-def check_alike(conditions: Iterable[str | Code], promote: bool) -> None:
-    """Raise `UsageError` for a comparison of rounds where each is scored on what its own cohort holds out.
+def check_compared(conditions: Iterable[str | Code], promote: bool, alone: bool, own: tuple[str, ...]) -> None:
+    """Raise `UsageError` for a comparison by a score that another run's round does not have.
 
-    With `promote` each condition is one, as the run is compared with who has the alias.
+    With `promote` each condition is one, as the run is compared with who has the alias. Scores that begin as in
+    `own` are of partitions' own networks; where each round is scored `alone`, on what its cohort holds out, there
+    are those of other data.
     """
     for text, name, _, number, *_ in filter(None, map(parts_of_condition, conditions)):
-        if (promote or not number) and not any(name.startswith(f"{each}_") for each in BESIDE):
+        if number and not promote:
+            continue
+        if name.startswith(own or ("=",)):
+            raise UsageError(
+                f"accept = {text} compares rounds by {name}, which only a run's own rounds have; compare the loss"
+            )
+        if alone and not any(name.startswith(f"{each}_") for each in BESIDE):
             raise UsageError(
                 f"accept = {text} compares rounds, and each is scored on what those that it asks hold out; give "
                 "validation data and a condition of validation_ scores, or no cohort"

@@ -25,12 +25,14 @@ def give_by_hand(
         judged = Run(run.address, root).judgement
         if not is_own_run(run, root):
             raise UsageError(
-                f"{run.name} lies in {run.address}, and {alias} is of {root}; copy the run there first"
+                f"{run.name} lies in {run.address}, and {alias} under {root}; copy the run there first"
             )
         if by_name and judged and not judged.accepted and not anyway:
             reasons = "; ".join(judged.reasons)
             raise UsageError(f"{run.name} is rejected: {reasons}; --anyway gives it the alias all the same")
-        give(root, alias, run, run.round("last"), why, pinned=pinned)
+        round = run.round("last")
+        round.tensor(next(iter(run.tensors)))  # raises `RoundPruned` where there is no network to hand out
+        give(root, alias, run, round, why, pinned=pinned)
         tell(run, alias)
     if former and former.run and former.run != holder_of(root, alias) and is_run(run_address(root, former.run)):
         tell(Run(run_address(root, former.run), root, former.round), alias)

@@ -92,8 +92,12 @@ class Challenger:
     @property
     def forbidden(self) -> str | None:
         """Why the alias does not go to the run, whatever its scores are; None where it may."""
+        if self.entries and self.round.chain == self.entries[-1].chain:
+            return "it is already"
         if self.round.chain in [entry.chain for entry in self.entries]:
             return "it has been so before"
+        if self.round.number == 0:
+            return "no round of it is better than what it began with"
         if not self.entries:
             return None
         holding = self.entries[-1]

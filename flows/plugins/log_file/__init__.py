@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class JsonLog(Plugin):
-    """Appends a line of JSON to a file for each commit and event of trainings."""
+    """Appends one JSON object to a file for each commit and event."""
 
     log_file: Path | None = Field(
-        default=None, description="a file to which a line of JSON is appended for each commit and event"
+        default=None, description="file to which one JSON object is appended for each commit and event"
     )
 
     @classmethod

@@ -25,7 +25,7 @@ class LogFile(Listener):
         self.path = path
         self.run = run
         self.address: str | None = None
-        self.status = "complete"
+        self.status = "not begun"
         self._lost = False
         with failing_as(lambda error: UsageError(f"no log can be written to {path}: {reason(error)}")):
             self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -36,9 +36,10 @@ class LogFile(Listener):
         self.run = name
 
     def began(self, address: str) -> None:
-        """Log the name of the run."""
+        """Log the name of the run, and the names of partitions, if they have some."""
         self.run, self.address = run_name(address), address
-        self.write("began")
+        names = StoredRun(address).partition_names
+        self.write("began", **({} if isinstance(names, range) else {"partitions": list(names)}))
 
     def committed(self, commit: Commit, rounds: int) -> None:
         """Log a round: its scores, its time, and the partitions whose updates were refused, with the reason."""
@@ -62,7 +63,7 @@ class LogFile(Listener):
         except OSError as error:
             if not self._lost:
                 self._lost = True
-                notice(f"the log {self.path} takes no more lines ({reason(error)}); the training goes on")
+                notice(f"the log file {self.path} cannot be written ({reason(error)}); training continues")
 
     def _append(self, event: str, fields: dict[str, Any]) -> None:
         now = datetime.now().astimezone().isoformat(timespec="milliseconds")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ParameterServer(Plugin):
-    """Serves algorithms whose updates arrive one by one."""
+    """Runs asynchronous algorithms, whose updates arrive one by one at a parameter server."""
 
     decides: ClassVar[bool] = True
     beside: ClassVar[tuple[str, ...]] = ("order", "speeds")
@@ -25,10 +25,10 @@ class ParameterServer(Plugin):
     order: str | None = Field(
         default=None,
         pattern=f"^(seeded|{RECORDED}.+)$",
-        description="seeded or recorded:RUN, the order in which updates arrive at a server, inline",
+        description="the order of arrivals at a parameter server, with executor inline: seeded or recorded:RUN",
     )
     speeds: Numbers | None = Field(
-        default=None, description="how fast each partition is in a seeded order, such as 1,1,0.1"
+        default=None, description="relative speed of each partition in a seeded order, such as 1,1,0.1"
     )
 
     @classmethod
@@ -43,5 +43,5 @@ class ParameterServer(Plugin):
 
             return fit(plan, self)
         if self.order or self.speeds:
-            raise UsageError("order and speeds need an algorithm whose updates arrive one by one")
+            raise UsageError("order and speeds need the algorithm of a parameter server, as async_sgd")
         return plan

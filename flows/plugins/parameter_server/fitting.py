@@ -35,7 +35,7 @@ def _order(plan: Plan, server: ParameterServer) -> Order | None:
     config, order, speeds = plan.config, server.order or "", server.speeds
     if EXECUTORS[config.executor].distributed:
         if order or speeds:
-            raise UsageError("on a cluster updates arrive as they do; order and speeds need executor inline")
+            raise UsageError("on a cluster the workers decide the order; order and speeds need executor inline")
         return None
     if not order.startswith(RECORDED):
         right = [speed for speed in speeds or () if 0 < speed < inf]

@@ -212,7 +212,7 @@ def _after(
     if len(unsound) >= len(server.in_flight):
         partition, reason = next(iter(refused.items()))
         raise RoundFailed(
-            f"round {round}: no partition has a sound update left; partition {partition}: {reason}. "
+            f"round {round}: no partition has a sound update left; {work.partitions.called(partition)}: {reason}. "
             f"Rounds to {round - 1} are kept and name the others; try a smaller lr, or check the data"
         )
     steps = server.steps + changed

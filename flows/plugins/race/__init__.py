@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Race(Plugin):
-    """Chooses the strategy of training that learns the most in the same time, by a race."""
+    """Chooses the training strategy that learns the most in the same time."""
 
     planned: dict[str, Any] | None = Field(
-        default=None, description="what `roundweave plan` has chosen, and why", json_schema_extra={"flags": []}
+        default=None, description="choice of `roundweave plan` and its reason", json_schema_extra={"flags": []}
     )
 
     @classmethod

@@ -1,4 +1,4 @@
-"""``roundweave.plan``: strategies race, and the one that learns the most in the same seconds is chosen."""
+"""``roundweave.plan``: strategies race, and the strategy that learns the most in the same seconds is chosen."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ DECIDED = ("executor", "partitions", "threads", "evaluate_every", "quorum", "ran
 
 @dataclass(frozen=True)
 class RaceResult:
-    """The result of a race of strategies, which `plan` returns.
+    """The result of a race of strategies. `plan` returns it.
 
     Args:
         config: The run that was planned.
         work: What a strategy must compute.
         workers: The number of worker processes.
-        strategies: All that could be run, by name.
-        raced: What the race showed of each, the best first.
-        refused: Why others could not be run, by name.
-        length: The seconds that the run takes in one process if it is shorter than the race, else None.
+        strategies: All strategies that can run, by name.
+        raced: The result of each strategy, the best first.
+        refused: The reasons why other strategies cannot run, by name.
+        length: The seconds of the run in one process if it is shorter than the race, else None.
 
     Example:
         >>> def slowest_first(plan: rw.RaceResult) -> list[str]:
@@ -75,14 +75,14 @@ class RaceResult:
 
     @property
     def chosen(self) -> Strategy:
-        """The best strategy, but one of a single process or of fewer threads if it is about as good."""
+        """The best strategy. A strategy of one process or of fewer threads is preferred if it is about as good."""
         near = {name: row.behind for name, row in self.raced.items() if row.behind and row.behind <= GAIN}
         strategies = map(self.strategies.__getitem__, near)
         return min(strategies, key=lambda each: (each.distributed, each.threads, near[each.name]))
 
     @property
     def reason(self) -> str:
-        """Why the strategy was chosen, in a line that compares it with the best of the others."""
+        """Why the strategy was chosen: one line that compares it with the best of the others."""
         chosen = self.chosen.name
         others = {name: row.behind for name, row in self.raced.items() if row.behind and name != chosen}
         best, own = min(others, key=others.__getitem__, default=None), self.raced[chosen].behind
@@ -107,7 +107,7 @@ class RaceResult:
 
     @property
     def planned(self) -> TrainConfig:
-        """The configuration that trains with the chosen strategy; it records the results of the race."""
+        """The configuration that trains with the chosen strategy and records the results of the race."""
         planned = Planned(
             strategy=self.chosen.name,
             workers=self.workers,
@@ -120,17 +120,17 @@ class RaceResult:
 
 
 def plan(config: TrainConfig) -> RaceResult:
-    """Let all strategies train from the same start for the same few seconds, and choose one.
+    """Race all strategies from the same start for the same few seconds, and choose the best.
 
     Args:
-        config: The run to plan. Its own strategy is one of those that race.
+        config: The run to plan. Its own strategy takes part in the race.
 
     Returns:
-        What the race showed, and the strategy that was chosen.
+        The result of the race, with the chosen strategy.
 
     Raises:
-        UsageError: The work depends on how it is distributed, for example on the number of partitions.
-        RoundFailed: One process cannot take the steps, for example as the learning rate is too large.
+        UsageError: The results would depend on the distribution, for example on the number of partitions.
+        RoundFailed: One process cannot take the steps, for example because the learning rate is too large.
         ClusterError: Every strategy failed.
 
     Example:
@@ -160,7 +160,7 @@ def chosen(config: TrainConfig, run: StoredRun | None) -> TrainConfig:
     """The configuration with the strategy that its run was begun with, or that a race chooses for a new run."""
     if run is not None:
         return _as_begun(config, run.config)
-    notice("auto: strategies race")
+    notice("auto: comparing training strategies")
     made = plan(config)
     notice(f"auto: {made.reason}")
     return made.planned

@@ -24,19 +24,19 @@ DECIDED = ("recombined", "executor", "partitions", "threads")
 @with_options(Experiment, Execution, without=DECIDED)
 def plan_command(
     config: TomlFile = None,
-    save: Annotated[Path | None, typer.Option(help="where to write the chosen configuration: .toml")] = None,
+    save: Annotated[Path | None, typer.Option(help="file for the chosen configuration: .toml")] = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
-    """Have all strategies train for the same few seconds, and choose the one that learns the most.
+    """Train with each strategy for the same few seconds, and choose the strategy that learns the most.
 
-    The options of an algorithm: `roundweave plan --algorithm NAME --help`. `roundweave list` has the names.
+    Options of an algorithm: `roundweave plan --algorithm NAME --help`. Names: `roundweave list algorithms`.
     """
     from roundweave.flows.plugins.race.choosing import plan
 
     if save:
         file_path(save, "a configuration", (".toml",))
-    with console(stderr=True).status("strategies race"):
+    with console(stderr=True).status("comparing training strategies"):
         made = plan(TrainConfig(**(read_toml(config) if config else {}) | options))
     if save:
         write_toml(save, made.planned)
@@ -72,7 +72,7 @@ def _print_plan(plan: RaceResult, saved: Path | None) -> None:
     for name, why in plan.refused.items():
         say(f"not {name}: {why}", style="dim")
     say(f"chosen: {plan.reason}")
-    say(f"`roundweave train {saved}` does it so" if saved else "--save FILE.toml writes it, to train by")
+    say(f"next: `roundweave train {saved}`" if saved else "next: give --save FILE.toml, and train with it")
 
 
 def _time(seconds: float) -> str:

@@ -59,7 +59,7 @@ def workload(config: TrainConfig) -> tuple[Workload, Described]:
     alone = config.model_copy(update={"algorithm": algorithm, **one})
     filled = plan_rounds(alone, opened=open_run).filled if name == AUTO else {}
     if option := filled.get("sampler") or filled.get("placement"):
-        raise UsageError(f"auto decides how many partitions there are, and has no {option}; name an algorithm")
+        raise UsageError(f"auto chooses the number of partitions, and has no {option}; name an algorithm")
     plain = describe(plan_rounds(alone.model_copy(update={"partitions": 1}), opened=open_run), gather_here)
     if not plain.description.held_out:
         raise UsageError("plan compares losses on held-out examples, and none are held out; give held_out")
@@ -87,7 +87,7 @@ def _checked_batch(config: TrainConfig) -> int:
     options = config.algorithm.options
     for option in COUNTING_ROUNDS:
         if any(letter.isdigit() for letter in str(options.get(option) or "")):
-            raise UsageError(f"{option} {options[option]} counts rounds, which strategies differ in; leave it out")
+            raise UsageError(f"{option} {options[option]} counts rounds, which strategies change; leave it out")
     batch: int | None = options.get("batch_size")
     if batch is None:
         raise UsageError("batches of whole partitions depend on how many there are; give batch_size")
@@ -96,12 +96,12 @@ def _checked_batch(config: TrainConfig) -> int:
     if is_own_optimizer(options.get("optimizer", "")):
         raise UsageError("plan tries other learning rates, and a function of yours sets them; name an optimizer")
     if config.partition_options:
-        raise UsageError("plan deals examples to as many partitions as fit; leave partition_options out")
+        raise UsageError("plan chooses the number of partitions; leave partition_options out")
     dealt = deal(config)
     if dealt.source.partitioned:
-        raise UsageError("plan deals examples to as many partitions as fit, and these data give each its own")
+        raise UsageError("plan chooses the number of partitions, and these data give each its own")
     if dealt.split.deal.partitions is not None:
-        raise UsageError(f"plan deals examples to as many partitions as fit, and split {config.split} fixes them")
+        raise UsageError(f"plan chooses the number of partitions, and split {config.split} fixes it")
     return batch
 
 

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Retention(Plugin):
-    """Removes older runs of a schedule once a run has ended."""
+    """Deletes old runs of a schedule after a run has ended."""
 
     retain: Annotated[str, checked_by(span_seconds)] | None = Field(
         default=None,
-        description="once a run with a dated name has ended, remove those that began longer ago: 12h, 14d or 2w",
+        description="age, such as 12h, 14d or 2w; a dated run that ends removes older runs of its schedule",
     )
     schedule: str | None = Field(
         default=None,
-        description="a regular expression of the names of its runs; default: made from its name",
+        description="regular expression for the names of a schedule's runs; default: derived from the name",
         json_schema_extra={"recorded": False, "flags": []},
     )
 
@@ -32,9 +32,7 @@ class Retention(Plugin):
         """Refuse a run whose name says nothing of earlier ones."""
         dated = "{date" in (config.name or "") or getattr(config, "on_complete", None) == "new"
         if self.retain and not (dated or self.schedule or config.address):
-            raise ValueError(
-                "retain is about runs night after night; give a name with {date}, or on_complete = new"
-            )
+            raise ValueError("retain needs scheduled runs; give a name with {date}, or on_complete = new")
 
     def ended(self, run: Run, error: BaseException | None) -> None:
         """Remove the older runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -12,7 +13,7 @@ from roundweave.flows.config.base import Skipped, checked_by
 from roundweave.flows.plugin import Plugin
 from roundweave.flows.plugins.scheduled.dates import DAY, dated, dates_of, is_dated, moment
 from roundweave.flows.reporting.listening import notice
-from roundweave.storage.errors import ExperimentDiffers, RunBusy, nearest
+from roundweave.storage.errors import ExperimentDiffers, Rejected, RunBusy, nearest
 
 if TYPE_CHECKING:
     from roundweave.flows.composed import TrainConfig
@@ -36,24 +37,32 @@ Skips = Annotated[bool | Literal["skip"] | None, AfterValidator(bool)]
 
 
 class Scheduled(Plugin):
-    """Trains a configuration again and again: dated names, and what to do where nothing is new."""
+    """Trains a configuration on a schedule: dated names, and rules for complete, busy or unchanged runs."""
 
     on_complete: Literal["new", "extend", "skip"] | None = Field(
         default=None,
-        description="where the run of this name is complete: another, dated name, so many more rounds, or nothing",
+        description="if the run is complete: new (begin a dated run), extend (more rounds), skip (do nothing)",
         json_schema_extra={"flags": ["train", "plan"]},
     )
     timezone: Annotated[str, checked_by(_check_timezone)] | None = Field(
         default=None,
-        description="such as Europe/Berlin, whose date {date} is, and by whose clock schedules go; default: this "
-        "machine's",
+        description="time zone of {date} and of schedules, such as Europe/Berlin; default: this machine's",
         json_schema_extra={"flags": ["train", "plan"]},
     )
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$"), checked_by(datetime.fromisoformat)] | None = Field(
+        default=None,
+        description="the day that {date} stands for, such as 2031-02-24, to repeat a missed scheduled run",
+        json_schema_extra={"recorded": False, "flags": ["train", "plan"]},
+    )
     on_unchanged: Skips = Field(
-        default=False, description="skip: train nothing on the examples of the run that start_from names"
+        default=False, description="skip: do not train if the run in start_from had the same examples"
     )
     on_busy: Skips = Field(
-        default=False, description="skip: end without a failure where another process writes the run"
+        default=False, description="skip: end without an error if another process trains this run"
+    )
+
+    on_rejected: Literal["keep", "fail"] | None = Field(
+        default=None, description="if the run is rejected: keep (end without an error), fail (raise an error)"
     )
 
     @classmethod
@@ -64,9 +73,9 @@ class Scheduled(Plugin):
     def fits(self, config: TrainConfig) -> None:
         """Refuse what is about runs of a name, or of another run, where there is none."""
         if self.on_complete and not config.name:
-            raise ValueError(f"on_complete = {self.on_complete} is about the run of a name; give a name, too")
-        if self.on_unchanged and not config.start_from:
-            raise ValueError("on_unchanged is about the run that this one begins with; give start_from, too")
+            raise ValueError(f"on_complete = {self.on_complete} needs the name of a run; give name, too")
+        if self.on_unchanged and "start_from" not in config.model_fields_set:  # the first night has None
+            raise ValueError("on_unchanged compares with the run of start_from; give start_from, too")
 
     def configure(self, config: TrainConfig) -> TrainConfig:
         """Put days in place of dates."""
@@ -105,7 +114,10 @@ class Scheduled(Plugin):
         return plan.add(checks=check_changed)
 
     def ended(self, run: Run, error: BaseException | None) -> None:
-        """Skip the training where another process writes the run, if `on_busy` says so."""
+        """Skip the training where another process writes the run, or fail where it is rejected, by the options."""
+        if error is None and self.on_rejected == "fail" and run.status == "rejected":
+            why = "; ".join(run.judgement.reasons if run.judgement else ())
+            raise Rejected(f"{run.name} is rejected: {why}; the run stays in the store")
         if isinstance(error, RunBusy) and self.on_busy:
             raise Skipped(f"{error}; skipped, as on_busy says", run.address) from error
 

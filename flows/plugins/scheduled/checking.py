@@ -33,4 +33,4 @@ def check(config: TrainConfig) -> None:
     except DataError as error:
         if not daily:
             raise
-        notice(f"the data of today cannot be read yet, those of a day are read on that day: {error}")
+        notice(f"today's data cannot be read yet; each run reads the data of its own day: {error}")

@@ -18,14 +18,13 @@ from roundweave.flows.plugins.scheduled.dates import is_dated
 from roundweave.flows.serving.server import prefect_api, user_api
 from roundweave.storage.errors import UsageError
 
-File = Annotated[Path, typer.Argument(help="a TOML file, as `roundweave train` takes it")]
-Cron = Annotated[str | None, typer.Option(help='when to train, such as "0 2 * * *" for each night')]
-Interval = Annotated[float | None, typer.Option(min=1, help="or every so many seconds")]
+File = Annotated[Path, typer.Argument(help="TOML file, as for `roundweave train`")]
+Cron = Annotated[str | None, typer.Option(help='cron schedule, such as "0 2 * * *" (at 2 every night)')]
+Interval = Annotated[float | None, typer.Option(min=1, help="seconds between two runs, instead of --cron")]
 Timezone = Annotated[
-    str | None,
-    typer.Option(help="by whose clock --cron and {date} go, such as Europe/Berlin; default: this machine's"),
+    str | None, typer.Option(help="time zone of --cron and {date}, such as Europe/Berlin; default: this machine's")
 ]
-Name = Annotated[str | None, typer.Option(help="of the deployment; default: the run's, or the file's")]
+Name = Annotated[str | None, typer.Option(help="name of the deployment; default: of the run or file")]
 
 
 def serve_command(
@@ -35,12 +34,12 @@ def serve_command(
     interval: Interval = None,
     name: Name = None,
     metrics: Annotated[
-        str | None, typer.Option(help="a port, or ADDRESS:PORT, at which Prometheus reads how the runs are")
+        str | None, typer.Option(help="port or ADDRESS:PORT that serves metrics of the runs to Prometheus")
     ] = None,
 ) -> None:
-    """Train a configuration on a schedule, and when Prefect is asked to, until Ctrl-C.
+    """Train a configuration on a schedule, and on demand from Prefect's page, until Ctrl-C.
 
-    The Prefect server is that of PREFECT_API_URL or a profile, else one that stays as long as this.
+    The command uses the Prefect server of PREFECT_API_URL or of a profile, or starts its own server.
     """
     wanted, called = _read(config, cron, interval, timezone, name)
     check(wanted)
@@ -48,27 +47,27 @@ def serve_command(
         from roundweave.flows.plugins.scheduled.metrics import answering  # slow to import, as Prefect is
         from roundweave.flows.plugins.scheduled.serving import Serving
 
-        with answering(wanted, metrics) if metrics else nullcontext() as address:
+        with answering(wanted, metrics, called) if metrics else nullcontext() as address:
             serving = Serving(wanted, called, cron, interval)
             typer.echo(f"serving {serving.called}; its page: {serving.page}; Ctrl-C ends it")
             typer.echo(_clock(wanted))
             if server:
                 typer.echo(f"the page asks for a password: {server.password}")
             if address:
-                typer.echo(f"its runs for Prometheus: {address}")
+                typer.echo(f"metrics for Prometheus: {address}")
             serving.run()
-    typer.echo("no longer served; its schedule is paused")
+    typer.echo("no longer serving; the schedule is paused")
 
 
 def deploy_command(
     config: File,
-    work_pool: Annotated[str, typer.Option(help="of Prefect, whose workers train it")],
+    work_pool: Annotated[str, typer.Option(help="Prefect work pool whose workers train")],
     cron: Cron = None,
     timezone: Timezone = None,
     interval: Interval = None,
     name: Name = None,
 ) -> None:
-    """Have the workers of a Prefect work pool train a configuration on a schedule, and when they are asked to."""
+    """Deploy a configuration to a Prefect work pool, whose workers train it on a schedule or on demand."""
     wanted, called = _read(config, cron, interval, timezone, name)
     if not user_api():
         raise UsageError("no Prefect server to deploy to; set PREFECT_API_URL to that of the work pool")
@@ -77,7 +76,7 @@ def deploy_command(
     deployment = deploy(wanted, called, work_pool, cron, interval)
     typer.echo(f"deployed {called} to {work_pool}; its page: {page_of(deployment)}")
     typer.echo(_clock(wanted))
-    typer.echo(f"`prefect worker start --pool {work_pool}` trains it where Roundweave is installed")
+    typer.echo(f"next: `prefect worker start --pool {work_pool}`, where Roundweave is installed")
 
 
 def _read(
@@ -88,9 +87,11 @@ def _read(
     And the deployment's name: a given one, or the run's if it is the same every day, else the file's.
     """
     if cron and interval:
-        raise UsageError("cron and interval are two schedules; give one of them")
+        raise UsageError("cron and interval are both schedules; give one of them")
     values = read_toml(file)
     config = TrainConfig(**values | {"timezone": timezone or values.get("timezone") or _machine_timezone()})
+    if vars(config)["date"]:
+        raise UsageError("date names the day of one training; leave date out of a schedule")
     called = name or (config.name if config.name and not is_dated(config.name) else file.stem)
     if any(character in called for character in "/%&<>"):
         raise UsageError(f"{called!r} is no name of a deployment: Prefect refuses /, %, &, < and >; give --name")
@@ -100,7 +101,7 @@ def _read(
 def _clock(config: TrainConfig) -> str:
     """A line that says by whose clock schedules and dates go."""
     zone = ZoneInfo(vars(config)["timezone"])
-    return f"--cron and {{date}} go by the clock of {zone}, where it is {datetime.now(zone):%Y-%m-%d %H:%M}"
+    return f"--cron and {{date}} use the time zone {zone}, where it is {datetime.now(zone):%Y-%m-%d %H:%M}"
 
 
 def _machine_timezone() -> str:

@@ -25,10 +25,12 @@ def dated(config: Any, due: datetime | None = None) -> Any:
     """The configuration with the days that its texts stand for, in its time zone.
 
     `due` is the moment at which it was to be trained; see `moment`. Raises `UsageError` for
-    what is no date.
+    what is no date, and for a day that is given though nothing goes by it.
     """
     day = moment(config, due)
     filled = {name: _filled(value, day) for name, value in dates_of(config).items() if is_dated(value)}
+    if config.date and not filled and config.on_complete != "new":
+        raise UsageError(f"date = {config.date} has no effect: nothing in the configuration has {{date}}")
     if getattr(config, "retain", None) and config.name and not config.schedule:
         filled["schedule"] = names_of_runs(config)
     if "algorithm" in filled:
@@ -44,12 +46,15 @@ def dates_of(config: Any) -> dict[str, Any]:
 def moment(config: Any, due: datetime | None = None) -> datetime:
     """When it was due, or else now, by the clock of the configuration's time zone or else this machine's.
 
-    A flow run that began late, or is tried again, is of the day on which it was scheduled.
+    A flow run that began late, or is tried again, is of the day on which it was scheduled; a `date` that is given
+    comes before all.
     """
     prefect: Any = sys.modules.get("prefect.context")
     context = prefect and prefect.FlowRunContext.get()
     due = context.flow_run.expected_start_time if context and context.flow_run and not due else due
     zone = ZoneInfo(config.timezone) if config.timezone else None
+    if config.date:
+        return datetime.fromisoformat(config.date).replace(tzinfo=zone)
     return datetime.fromtimestamp(due.timestamp() if due else time.time(), zone)
 
 

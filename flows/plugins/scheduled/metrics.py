@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from roundweave.flows.config.train import TrainConfig
-from roundweave.flows.plugins.scheduled.dates import names_of_runs
+from roundweave.flows.plugins.scheduled.dates import dated, names_of_runs
 from roundweave.flows.reporting.outcomes import last_score
 from roundweave.storage.errors import StoreError, UsageError, reason
 from roundweave.storage.parsing import mistakes_as
@@ -25,10 +28,11 @@ PLACE = re.compile(r"(?:(.+):)?(\d{1,5})")
 
 
 @contextmanager
-def answering(config: TrainConfig, place: str) -> Iterator[str]:
+def answering(config: TrainConfig, place: str, deployment: str = "") -> Iterator[str]:
     """Answer Prometheus at a port, or ``ADDRESS:PORT``, while the context is open; yields the address to ask.
 
-    Without an address only this machine is answered. Raises `UsageError` where that cannot be listened at.
+    Without an address only this machine is answered. With a `deployment` Prefect is asked for its nights without a
+    run. Raises `UsageError` where that cannot be listened at.
     """
     parts = PLACE.fullmatch(place)
     if parts is None:
@@ -37,7 +41,7 @@ def answering(config: TrainConfig, place: str) -> Iterator[str]:
         )
     host, port = parts[1] or "127.0.0.1", int(parts[2])
     registry = CollectorRegistry()
-    registry.register(ServedRuns(config))
+    registry.register(ServedRuns(config, deployment))
     said = f"nobody can listen at --metrics {place}"
     with mistakes_as(
         lambda error: UsageError(f"{said} ({reason(error)}); give another"), (OSError, OverflowError)
@@ -54,8 +58,8 @@ def answering(config: TrainConfig, place: str) -> Iterator[str]:
 class ServedRuns(Collector):
     """The runs of a configuration, as they lie under its root whenever somebody asks."""
 
-    def __init__(self, config: TrainConfig) -> None:
-        self._root = config.root
+    def __init__(self, config: TrainConfig, deployment: str) -> None:
+        self._config, self._deployment, self._root = config, deployment, config.root
         self._names = names_of_runs(config) if config.name else ".*"
 
     def describe(self) -> Iterable[Metric]:
@@ -66,7 +70,8 @@ class ServedRuns(Collector):
         """How many runs there are by status, when each began and the last whole one ended, and the newest one."""
         statuses, sound = Counter[str](), list[StoredRun]()
         each = GaugeMetricFamily("roundweave_run", "When each run began", labels=["run", "status"])
-        for run in looked_through(self._root, names=self._names).values():
+        stored = looked_through(self._root, names=self._names)
+        for run in stored.values():
             try:
                 if isinstance(run, StoreError):
                     raise run
@@ -75,7 +80,13 @@ class ServedRuns(Collector):
                 each.add_metric([run.name, run.status], run.created)
             except StoreError as error:
                 statuses[error.status] += 1
-        yield _gauge("runs", "Runs that are stored", statuses, "status")
+        nights = _nights_without_run(self._config, self._deployment) if self._deployment else {}
+        for (name, status), due in (nights or {}).items():
+            if name not in stored:
+                statuses[status] += 1
+                each.add_metric([name, status], due)
+        yield _gauge("prefect_answers", "Whether Prefect tells of nights without a run", nights is not None)
+        yield _gauge("runs", "Runs that are stored, and nights that failed without", statuses, "status")
         yield each
         if complete := [run for run in sound if run.status == "complete"]:
             told = "When the newest complete run ended"
@@ -86,6 +97,19 @@ class ServedRuns(Collector):
         yield held
         if sound:
             yield from _of_newest(sound[-1])
+
+
+def _nights_without_run(config: TrainConfig, deployment: str) -> dict[tuple[str, str], float] | None:
+    """When nights were due of which no run may be stored, by name and what became of them; None if nobody says."""
+    named, wrong = {"any_": [deployment]}, {"any_": ["Failed", "Crashed", "TimedOut", "Late"]}
+    with suppress(httpx.HTTPError), get_client(sync_client=True) as client:
+        found = client.read_flow_runs(
+            deployment_filter=DeploymentFilter.model_validate({"name": named}),
+            flow_run_filter=FlowRunFilter.model_validate({"state": {"name": wrong}}),
+        )
+        due = [(dated(config, at).name or run.name, run, at) for run in found if (at := run.expected_start_time)]
+        return {(name, f"{run.state_name}".lower()): at.timestamp() for name, run, at in due}
+    return None
 
 
 def _of_newest(run: StoredRun) -> Iterator[Metric]:

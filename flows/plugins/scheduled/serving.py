@@ -92,7 +92,7 @@ def deploy(config: TrainConfig, name: str, pool: str, cron: str | None, interval
         make = f"`prefect work-pool create {pool} --type process` makes one"
         raise UsageError(f"Prefect has no work pool {pool!r}; {make}") from error
     except DeploymentApplyError as error:
-        raise UsageError(f"Prefect does not take it: {one_line(error)}") from error
+        raise UsageError(f"Prefect refuses the deployment: {one_line(error)}") from error
     except httpx.HTTPError as error:
         raise ClusterError(f"Prefect at {PREFECT_API_URL.value()} does not answer ({one_line(error)})") from error
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ScorePartitions(Plugin):
-    """Scores each partition on examples that it holds out for itself."""
+    """Scores each partition on held-out examples of the partition."""
 
     decides = True
 
@@ -25,8 +25,8 @@ class ScorePartitions(Plugin):
         default=None,
         gt=0,
         lt=1,
-        description="share of its examples that each partition holds out for a score of its own, such as 0.1; of "
-        "the network that it carries as own, else of the common one",
+        description="fraction of each partition's examples, such as 0.1, held out to score its own network, or "
+        "else the common one",
     )
 
     def deal(self, partitions: Partitions, config: Dealing) -> Partitions:

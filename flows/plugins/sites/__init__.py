@@ -36,19 +36,19 @@ def read_sites(given: Any) -> Any:
 
 
 class Sites(Plugin):
-    """Has the partitions of a site read, mapped and scored by its own workers alone."""
+    """Leaves data at their sites: only the workers of a site read, train and score the site's partitions."""
 
     decides: ClassVar[bool] = True
     beside: ClassVar[tuple[str, ...]] = ("describe_sites",)
 
     sites: Annotated[str | dict[str, Annotated[int, Field(ge=1)]], BeforeValidator(read_sites)] | None = Field(
         default=None,
-        description="berlin,paris:3, whose workers alone read and map a partition of theirs, or so many",
+        description="sites and numbers of partitions, such as berlin,paris:3; only a site's workers read its data",
     )
     describe_sites: bool = Field(
         default=False,
-        description="let sites tell how often values of columns occur, ten times at least, and, for scores that "
-        "need each of them, the held-out outputs and targets",
+        description="let sites report counts (10 or more) of column values, and held-out outputs for scores that "
+        "need them",
     )
 
     @classmethod

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Stacking(Plugin):
-    """Trains small partitions side by side, as one batched network."""
+    """Trains several small partitions at once, as one batched network."""
 
     decides = True
 
     stacked: int = Field(
-        default=1, ge=1, description="small partitions to train side by side, with bits of their own"
+        default=1, ge=1, description="number of small partitions to train as one batched network; rounding differs"
     )
 
     def plan(self, plan: Plan) -> Plan:

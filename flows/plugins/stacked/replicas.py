@@ -25,7 +25,7 @@ from roundweave.tasks.algorithms.maps.backprop import backprop, descend, minus
 from roundweave.tasks.algorithms.maps.local_steps import LocalSteps
 from roundweave.tasks.algorithms.maps.optimizers import trained_of
 from roundweave.tasks.compute.mapper import MapInput, Mapper
-from roundweave.tasks.data.examples import Examples, passes
+from roundweave.tasks.data.examples import Examples, passes, used_of
 from roundweave.tasks.data.partitions import Partitions
 from roundweave.tasks.networks.objective import Objective, mean_loss
 from roundweave.tasks.numerics.pinning import derive_seed, pinned
@@ -218,7 +218,7 @@ class StackedMapper(Mapper):
         lengths = set[int]()
         for size in {*sizes}:
             full = min(map.batch_size or size, size)
-            lengths |= {full, size % full} if map.count(size) > size // full else {full}
+            lengths |= {full, used_of(size, map.whole) % full} if map.count(size) > size // full else {full}
         for length in sorted(lengths - {0} or {len(examples)}, reverse=True):
             rows = torch.arange(length) % len(examples)
             batch = Examples(examples.inputs[rows], examples.targets[rows])
@@ -229,7 +229,7 @@ class StackedMapper(Mapper):
         examples = [each for each, _, _ in inputs]
         counts = [map.count(len(each)) for each in examples]
         rows = [
-            drawn_rows(each, map.batch_size, steps, seed)
+            drawn_rows(each, map.batch_size, steps, seed, map.whole)
             for (each, _, seed), steps in zip(inputs, counts, strict=True)
         ]
         steps = stacked_steps(examples, rows, self.at_once)
@@ -293,12 +293,12 @@ def train_stacked(
     return every, mean_loss(losses)
 
 
-def drawn_rows(examples: Examples, size: int | None, steps: int, seed: int) -> list[torch.Tensor]:
+def drawn_rows(examples: Examples, size: int | None, steps: int, seed: int, whole: int = 1) -> list[torch.Tensor]:
     """The rows, (row,), of each batch that `Examples.batches` would draw of a replica's examples.
 
     `size` is that of a batch, None for all examples.
     """
-    orders = passes(len(examples), size, steps, seed)
+    orders = passes(len(examples), size, steps, seed, used_of(len(examples), whole))
     return [rows for order in orders for rows in order.to(examples.inputs.device).split(size or len(order))]
 
 

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class TensorParallelism(Plugin):
-    """Has ranks share one network, each with a part of its layers."""
+    """Divides the layers of one network among several processes (tensor parallelism)."""
 
     decides = True
 
     ranks: int = Field(
-        default=1, ge=1, description="processes that share one network, each with a part of its layers"
+        default=1, ge=1, description="number of processes that share one network (tensor parallelism)"
     )
     units: Annotated[tuple[str, ...], BeforeValidator(at_commas)] = Field(
-        default=(), description="layers whose units ranks share, at commas; default: those that hold the most"
+        default=(), description="layers to divide among the ranks, separated by commas; default: the largest"
     )
-    hybrid: bool = Field(default=False, description="whether ranks share the batch before these layers")
+    hybrid: bool = Field(default=False, description="divide the batch among ranks before the divided layers")
 
     def fits(self, config: TrainConfig) -> None:
         """Refuse what says how ranks share where none do."""
         if self.ranks == 1:
-            raise UsageError("units and hybrid say what ranks share: give ranks, 2 or more")
+            raise UsageError("units and hybrid need ranks: give ranks, 2 or more")
 
     def plan(self, plan: Plan) -> Plan:
         """Fill the slot of the mapper."""

@@ -24,23 +24,23 @@ ALGORITHM = "d_psgd"
 
 GRAPHS = f"{__name__}.graphs"
 TOPOLOGIES: Table = {
-    "ring": Entry("neighbours before and after", f"{GRAPHS}:Ring"),
-    "torus": Entry("neighbours on four sides in a grid", f"{GRAPHS}:Torus", "ROWS"),
-    "exponential": Entry("neighbours 1, 2, 4, … away (Ying et al. 2021)", f"{GRAPHS}:Exponential"),
-    "star": Entry("partition 0 with each other one", f"{GRAPHS}:Star"),
-    "two_level": Entry("all of a site, after each K-th round all", f"{GRAPHS}:TwoLevel", "SITE:K"),
+    "ring": Entry("the partitions before and after", f"{GRAPHS}:Ring"),
+    "torus": Entry("four neighbours in a grid of ROWS rows", f"{GRAPHS}:Torus", "ROWS"),
+    "exponential": Entry("partitions 1, 2, 4, … steps away (Ying et al. 2021)", f"{GRAPHS}:Exponential"),
+    "star": Entry("partition 0 and every other partition", f"{GRAPHS}:Star"),
+    "two_level": Entry("all partitions of a site; every K rounds all partitions", f"{GRAPHS}:TwoLevel", "SITE:K"),
 }
 
 
 class Decentralised(Plugin):
-    """Averages the networks of partitions' own with those of their neighbours."""
+    """Averages each partition's network with the neighbours' networks (decentralised training)."""
 
     decides = True
     tables: ClassVar = {"topologies": TOPOLOGIES}
 
     topology: Annotated[str | tuple[tuple[int, int], ...] | None, BeforeValidator(read_values)] = Field(
         default=None,
-        description=f"{', '.join(spelled(TOPOLOGIES))}, FILE.json of edges: whose network is averaged with whose",
+        description=f"graph of neighbours that average networks: {', '.join(spelled(TOPOLOGIES))}, FILE.json",
     )
 
     @classmethod

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Validation(Plugin):
-    """Scores each round on further examples, which are the same in all runs and never trained on."""
+    """Scores each round on validation data, which is never trained on."""
 
     decides = True
 
     validation: Annotated[NamedOrOwn | None, DATA] = Field(
-        default=None, description="as data, never trained on: scored in each round beside what is held out"
+        default=None, description="validation data, such as csv:FILE: scored after rounds, never trained on"
     )
 
     def plan(self, plan: Plan) -> Plan:

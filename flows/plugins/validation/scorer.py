@@ -35,9 +35,7 @@ class Validated(Scorer):
     def described(self, objective: Objective, run: Partitions, known: Description, gather: CallEach) -> Scorer:
         """The scorer with its data described, on which the network is tried."""
         if not known.held_out:
-            raise UsageError(
-                "validation is scored beside examples that are held out; give held_out, or leave it out"
-            )
+            raise UsageError("validation needs held-out examples, too; give held_out, or leave validation out")
         data, own, both = described_with(known, self.data, ("the data", "validation").__getitem__, gather)
         gather(partial(check_fit, objective, data, both), range(1))
         return Validated(replace(data, sampler=run.sampler), own.held_out, own.digest)

@@ -34,7 +34,7 @@ class Audit:
 
     `rounds` are those with a record, whole or not. `links` and `commits` are the whole records by round. `sizes`
     are the bytes of all files by key. `shown` are the rounds of which the array `committed` tells; all where that
-    is damaged. `pruned` is None where the record of it is damaged. `keys` are the files that belong to the run,
+    is damaged. `pruned` is None if the record of it is damaged. `keys` are the files that belong to the run,
     `findings` what is wrong, and `notes` what is merely unfinished.
     """
 
@@ -79,15 +79,15 @@ class Audit:
 
     @property
     def newest(self) -> int:
-        """The last round with a whole record; -1 where there is none."""
+        """The last round with a whole record; -1 if there is none."""
         return max(self.commits, default=-1)
 
     def later(self) -> dict[int, Commit]:
-        """The rounds that were committed since verifying began, with their records."""
+        """Return the rounds that were committed since verifying began, with their records."""
         return _whole(self.store, [round for round in self.store.log.rounds() if round > self.newest])[1]
 
     def keeps(self, spec: ArraySpec, index: tuple[int, ...]) -> bool:
-        """Whether a chunk of a committed round must exist.
+        """Tell whether a chunk of a committed round must exist.
 
         Where it is unknown what was pruned, a chunk must exist if it does.
         """
@@ -110,7 +110,10 @@ class Audit:
         self.notes.append(Finding(key, what))
 
     def check(self, key: str, read: Callable[[], object]) -> bool:
-        """Whether `read` raises no error; report the error as a finding. The file counts as one of the run."""
+        """Tell whether `read` raises no error; report the error as a finding.
+
+        The file counts as one of the run.
+        """
         self.keys.add(key)
         what = self.refusal(key, read)
         if what is not None:
@@ -118,7 +121,7 @@ class Audit:
         return what is None
 
     def refusal(self, key: str, read: Callable[[], object]) -> str | None:
-        """What is wrong with a file according to the error that `read` raises; None where it raises none.
+        """Return what is wrong with a file according to the error that `read` raises; None if it raises none.
 
         A `PlaceError` is raised instead, as it says nothing about the content.
         """
@@ -132,7 +135,7 @@ class Audit:
 
 
 def _whole(store: RoundStore, rounds: list[int]) -> tuple[dict[int, Link], dict[int, Commit]]:
-    """The whole records of these rounds, sealed and parsed, by round."""
+    """Return the whole records of these rounds, sealed and parsed, by round."""
     commits = {}
     links = store.log.links(rounds)
     for round, link in links.items():

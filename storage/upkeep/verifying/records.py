@@ -170,7 +170,7 @@ def descriptions(audit: Audit) -> None:
 
 
 def _arrays(audit: Audit, commits: Iterable[Commit], rounds: int) -> list[ArraySpec]:
-    """All arrays that the records need, with room for `rounds` rounds."""
+    """Return all arrays that the records need, with room for `rounds` rounds."""
     splits = {commit.split.number: commit.split.examples for commit in commits if commit.split}
     arrays = [split_array(number, examples) for number, examples in sorted(splits.items())]
     if audit.store.is_old:
@@ -180,7 +180,7 @@ def _arrays(audit: Audit, commits: Iterable[Commit], rounds: int) -> list[ArrayS
 
 
 def _being_extended(audit: Audit, described: int) -> set[int]:
-    """The old and the new number of rounds while a writer extends the run; empty otherwise.
+    """Return the old and the new number of rounds while a writer extends the run; empty otherwise.
 
     `described` is the number in the document of `commits`. The writers' claims say which numbers are legitimate.
     """
@@ -200,7 +200,7 @@ def strangers(audit: Audit) -> None:
 
 
 def _left(audit: Audit, key: str) -> str | None:
-    """Why a writer may have left a file; None for a file that no writer leaves."""
+    """Return why a writer may have left a file; None for a file that no writer leaves."""
     if HALF_WRITTEN.fullmatch(key):
         return "it is half-written, by a writer that is at work or was killed"
     if any(audit.store.log.key(round) != key for round in numbered([key.removeprefix("commits/")])):
@@ -220,7 +220,7 @@ def _left(audit: Audit, key: str) -> str | None:
 
 
 def _of_round(audit: Audit, array: ArraySpec, index: tuple[int, ...]) -> str | None:
-    """Why a file that no record needs may be there; None for one that no writer leaves.
+    """Return why a file that no record needs may be there; None for one that no writer leaves.
 
     `index` are the numbers in its key.
     """

@@ -44,8 +44,8 @@ class Verification:
 
     `rounds` is the last committed round, and `chain` is that of its record. `files` and `bytes` count everything
     that is stored. `findings` are what is wrong. `notes` are files of a writer that was killed or is still at
-    work. `vouched` is the round up to which an expected chain covers the history; None where none was given, or
-    where it belongs to another history.
+    work. `vouched` is the round up to which an expected chain covers the history; None if none was given, or where
+    it belongs to another history.
     """
 
     rounds: int
@@ -75,8 +75,8 @@ def verify(where: Where | Place, expect: str | None = None) -> Verification:
     """Read every file of the run at a place and compare it with the commit records.
 
     `expect` is a chain that was noted down earlier, of the newest record or of an earlier one. A run may be
-    verified while it is written. Raises `UsageError` where `expect` is no chain, `NotARun` where there is nothing,
-    and `PlaceError` where a file cannot be read.
+    verified while it is written. Raises `UsageError` if `expect` is no chain, `NotARun` if there is nothing, and
+    `PlaceError` if a file cannot be read.
     """
     if expect is not None and not CHAIN.fullmatch(expect):
         raise UsageError(f"{expect!r} is no chain, which has 64 hexadecimal digits; `roundweave verify` prints it")
@@ -113,7 +113,7 @@ def verify(where: Where | Place, expect: str | None = None) -> Verification:
 
 
 def _unopened(place: Place, error: StoreError) -> Verification:
-    """The result for a run that cannot be opened, as its attributes are damaged or not those of its records."""
+    """Return the result for a run that cannot be opened, because its attributes are damaged or foreign."""
     sizes = place.sizes()
     if not any(key == "zarr.json" or key.startswith("commits/") for key in sizes):
         raise NotARun(f"no run lies in {place}; `roundweave runs` lists the runs") from error
@@ -153,7 +153,7 @@ def _chunks(audit: Audit) -> None:
 
 
 def _sealed_chunks(store: RoundStore, commits: list[Commit]) -> Iterator[Sealed]:
-    """All chunks of tensors that must exist according to the records of the committed rounds, each once."""
+    """Yield all chunks of tensors that must exist according to the records of the committed rounds, each once."""
     tensors, arrays = store.tensors, store.tensors.arrays
     vectors, matching = (
         tuple(arrays[path] for path in specs) for specs in (store.schema.vectors(1), store.schema.matching(1))
@@ -176,9 +176,9 @@ def _sealed_chunks(store: RoundStore, commits: list[Commit]) -> Iterator[Sealed]
 
 
 def _unsound(audit: Audit, sealed: Sealed) -> list[Finding]:
-    """The findings for chunks that are not what was committed.
+    """Return the findings for chunks that are not what was committed.
 
-    All chunks of the common digest are reported where it is unknown which of them is wrong.
+    All chunks of the common digest are reported if it is unknown which of them is wrong.
     """
     try:
         sealed.read()
@@ -195,14 +195,17 @@ def _unsound(audit: Audit, sealed: Sealed) -> list[Finding]:
 
 
 def _alone(audit: Audit, array: ArraySpec, index: tuple[int, ...], key: str) -> str | None:
-    """What is wrong with one chunk by itself: it is missing or its checksum is wrong; None where neither is."""
+    """Return what is wrong with one chunk by itself: it is missing or its checksum is wrong.
+
+    None if neither is.
+    """
     read = partial(audit.store.tensors.read_chunk, array, index, "it is of a committed round")
     what = audit.refusal(key, read)
     return what if what is None or key in audit.sizes else "it is missing; restore the file from a copy"
 
 
 def _gathered(notes: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One note for all files with the same note."""
+    """Return one note for all files with the same note."""
     paths: dict[str, list[str]] = {}
     for note in notes:
         paths.setdefault(note.what, []).append(note.path)
@@ -211,7 +214,7 @@ def _gathered(notes: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _expecting(audit: Audit, result: Verification, chain: str) -> Verification:
-    """A result to which the comparison with an expected chain is added."""
+    """Return a result to which the comparison with an expected chain is added."""
     for round, link in audit.links.items():
         if chain in (link.chain, link.before):
             return replace(result, vouched=round if chain == link.chain else round - 1)

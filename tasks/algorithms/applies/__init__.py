@@ -1,1 +1,1 @@
-"""Applies, which are outer (server) optimizers: they make the next state of a state and a reduced update."""
+"""Applies: outer (server) optimizers, which make the next state from a state and a reduced update."""

@@ -18,12 +18,12 @@ from roundweave.tasks.numerics.pieces import accumulator, in_pieces
 
 @dataclass(frozen=True)
 class KeepExtras(Apply):
-    """Wraps another apply, and keeps in its memory the mean over all partitions of what their extras add up to.
+    """Wraps another apply, and accumulates the mean of the extras over all partitions in its memory.
 
-    Extras are changes: the mean of a round's is added in the proportion of the `partitions` whose updates were
-    accepted, |S| / N in Karimireddy et al. 2020, Algorithm 1, line 17. If not `of_all`, it is added as it is, so
-    that the mean is that over those of a round, whoever took part. Before round 1 they are zeros. The maps of the
-    next round can use them, such as SCAFFOLD's control variate.
+    Extras are changes. The mean of a round's extras is multiplied by ``|S| / N``, the share of the `partitions`
+    whose updates were accepted, and added (Karimireddy et al. 2020, Algorithm 1, line 17). If `of_all` is False,
+    the mean is added as it is. Before round 1 the accumulated extras are zeros. The maps of the next round can
+    read them, for example SCAFFOLD's control variate.
 
     >>> from roundweave.tasks.algorithms.applies.optimizers import Sgd
     >>> KeepExtras(Sgd(), ("control",)).init({"float32": torch.ones(2)})
@@ -37,21 +37,21 @@ class KeepExtras(Apply):
 
     @property
     def elementwise(self) -> bool:
-        """Whether the inner apply is: extras are added up by element."""
+        """Whether the inner apply is elementwise. Extras are added up by element."""
         return says(self.apply, "elementwise")
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """The extras in its slots, and those that the inner apply keeps."""
+        """The extras in the slots of this apply and of the inner apply."""
         return (*self.apply.keeps, *self.slots)
 
     def bound(self, objective: Any, partitions: Any) -> Self:
-        """A copy that knows the number of partitions, and whose inner apply is bound, too."""
+        """Return a copy that knows the number of partitions, with a bound inner apply."""
         inner = self.apply.bound(objective, partitions)
         return replace(self, apply=inner, partitions=partitions.split.partitions if self.of_all else None)
 
     def init(self, params: Vectors) -> Slots:
-        """The memory of the inner apply, and zeros (elements,) per dtype for each of the extras."""
+        """Return the memory of the inner apply, and zeros (elements,) per dtype for each of the extras."""
         zeros = {slot: {k: torch.zeros_like(p) for k, p in params.items()} for slot in self.slots}
         inner = self.apply.init(params)
         if both := inner.keys() & zeros.keys():
@@ -60,7 +60,7 @@ class KeepExtras(Apply):
 
     @torch.no_grad()
     def __call__(self, state: State, update: Update) -> State:
-        """Apply the inner apply, then add the extras; vectors are (elements,) per dtype."""
+        """Call the inner apply, then add the extras. Vectors are (elements,) per dtype."""
         if lacking := set(self.slots) - update.extras.keys():
             raise UsageError(f"the apply keeps extras {sorted(lacking)}, which the map does not send")
         after, share = self.apply(state, update), update.count / (self.partitions or update.count)
@@ -76,26 +76,26 @@ class KeepExtras(Apply):
 
 @dataclass(frozen=True)
 class Drift(Apply):
-    """The mean of the networks, minus what partitions have drifted so far (FedDyn, Acar et al. 2021, Algorithm 1).
+    """The mean of the networks, minus the drift of the partitions so far (FedDyn, Acar et al. 2021, Algorithm 1).
 
-    The drift is the paper's h / alpha: it grows by the mean direction, in the proportion |S| / N of the partitions
-    whose updates were accepted. The state takes over the update's buffers.
+    The drift is the paper's h / alpha. In each round it grows by the mean direction times ``|S| / N``, the share
+    of the partitions whose updates were accepted. The state takes over the update's buffers.
     """
 
     partitions: int | None = None
     elementwise = True
 
     def bound(self, objective: Any, partitions: Any) -> Drift:
-        """A copy that knows the number of partitions."""
+        """Return a copy that knows the number of partitions."""
         return replace(self, partitions=partitions.split.partitions)
 
     def init(self, params: Vectors) -> Slots:
-        """No drift yet, zeros (elements,) per dtype."""
+        """Return a drift of zeros (elements,) per dtype."""
         return {"drift": {name: torch.zeros_like(vector) for name, vector in params.items()}}
 
     @torch.no_grad()
     def __call__(self, state: State, update: Update) -> State:
-        """Take a step; vectors are (elements,) per dtype, and computed in the accumulator type."""
+        """Take a step. Vectors are (elements,) per dtype, computed in the accumulator type."""
         share, params, drift = update.count / (self.partitions or update.count), {}, {}
         for name, param in state.params.items():
             step = update.direction[name].to(wide := accumulator(name))
@@ -107,7 +107,7 @@ class Drift(Apply):
 
 
 def kept_memory(apply: Apply, state: State) -> Slots:
-    """An apply's memory in a given state: the state's vectors of the same names, else new ones.
+    """Return an apply's memory in a given state: the state's vectors of the same names, else new ones.
 
     Vectors are (element,) by dtype.
 
@@ -122,10 +122,10 @@ def kept_memory(apply: Apply, state: State) -> Slots:
 
 @dataclass(frozen=True)
 class Sgd(Scheduled, Apply):
-    """Gradient descent with momentum, in torch's convention (velocity = momentum x velocity + direction).
+    """Gradient descent with momentum in torch's convention: velocity = momentum x velocity + direction.
 
     With lr 1 and no momentum, the new parameters are the old ones minus the mean direction, which is FedAvg.
-    Nesterov momentum is that of Sutskever et al. 2013, section 2. The state takes over the update's buffers.
+    Nesterov momentum follows Sutskever et al. 2013, section 2. The state takes over the update's buffers.
 
     >>> start = State({"float32": torch.tensor([1.0, 2.0])})
     >>> Sgd(lr=0.5)(start, Update({"float32": torch.tensor([2.0, 0.0])})).params["float32"].tolist()
@@ -138,12 +138,12 @@ class Sgd(Scheduled, Apply):
     elementwise = True
 
     def init(self, params: Vectors) -> Slots:
-        """A velocity of zeros if there is momentum, else nothing."""
+        """Return a velocity of zeros if there is momentum, else no slots."""
         return {"velocity": {k: torch.zeros_like(p) for k, p in params.items()}} if self.momentum else {}
 
     @torch.no_grad()
     def __call__(self, state: State, update: Update) -> State:
-        """Take a step; vectors are (elements,) per dtype, and computed in the accumulator type."""
+        """Take a step. Vectors are (elements,) per dtype, computed in the accumulator type."""
         lr = self.rate(state)
         params, velocity = {}, {}
 
@@ -167,7 +167,7 @@ class Sgd(Scheduled, Apply):
 class Adaptive(Scheduled, Apply):
     """Base class of the optimizers of Reddi et al. 2021, Algorithm 2, which subtract lr m / (sqrt(v) + tau).
 
-    m is the decaying mean of directions and begins at 0; v is their second moment and begins at tau^2. As in the
+    m is the decaying mean of directions and begins at 0. v is the second moment and begins at tau^2. As in the
     paper, there is no bias correction. A subclass defines the next v. The state takes over the update's buffers.
 
     >>> class Largest(Adaptive):
@@ -184,16 +184,16 @@ class Adaptive(Scheduled, Apply):
     tau: option.Adaptivity = 1e-3
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
-        """The next second moment, made of the last one and the direction's square; all are (elements,)."""
+        """Return the next second moment, given the last one and the direction's square. All are (elements,)."""
         raise NotImplementedError
 
     def init(self, params: Vectors) -> Slots:
-        """The initial moments, each a vector (elements,) per dtype."""
+        """Return the initial moments, each a vector (elements,) per dtype."""
         first = {name: torch.zeros_like(param) for name, param in params.items()}
         return {"first": first, "second": {k: torch.full_like(p, self.tau**2) for k, p in params.items()}}
 
     def __call__(self, state: State, update: Update) -> State:
-        """Take a step; vectors are (elements,) per dtype, and computed in the accumulator type."""
+        """Take a step. Vectors are (elements,) per dtype, computed in the accumulator type."""
         lr = self.rate(state)
         params, firsts, seconds = {}, {}, {}
         for name, param in state.params.items():
@@ -210,7 +210,7 @@ class Adaptive(Scheduled, Apply):
 
 @dataclass(frozen=True)
 class Adam(Adaptive):
-    """FedAdam: v is the decaying mean of squares.
+    """FedAdam (Reddi et al. 2021): v is the decaying mean of squares.
 
     >>> Adam(beta2=0.75).second(torch.tensor(4.0), torch.tensor(8.0)).item()
     5.0
@@ -220,13 +220,13 @@ class Adam(Adaptive):
     elementwise = True
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
-        """(elements,) and (elements,) -> (elements,)."""
+        """Return the next second moment (elements,), given the last one and the direction's square."""
         return self.beta2 * before + (1 - self.beta2) * square
 
 
 @dataclass(frozen=True)
 class Yogi(Adaptive):
-    """FedYogi: v moves towards the square by a fixed fraction of the square, however far they are apart.
+    """FedYogi (Reddi et al. 2021): v moves towards the square by a fixed fraction of the square, at any distance.
 
     >>> Yogi(beta2=0.75).second(torch.tensor(4.0), torch.tensor(8.0)).item()
     6.0
@@ -236,13 +236,13 @@ class Yogi(Adaptive):
     elementwise = True
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
-        """(elements,) and (elements,) -> (elements,)."""
+        """Return the next second moment (elements,), given the last one and the direction's square."""
         return before - (1 - self.beta2) * square * torch.sign(before - square)
 
 
 @dataclass(frozen=True)
 class Adagrad(Adaptive):
-    """FedAdagrad: v is the sum of squares, and m is simply the last direction.
+    """FedAdagrad (Reddi et al. 2021): v is the sum of squares, and m is the last direction.
 
     >>> Adagrad().second(torch.tensor(4.0), torch.tensor(8.0)).item()
     12.0
@@ -252,5 +252,5 @@ class Adagrad(Adaptive):
     elementwise = True
 
     def second(self, before: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
-        """(elements,) and (elements,) -> (elements,)."""
+        """Return the next second moment (elements,), given the last one and the direction's square."""
         return before + square

@@ -1,4 +1,4 @@
-"""Schedules, by which learning rates change over rounds."""
+"""Schedules change learning rates over rounds."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from roundweave.tasks.algorithms import options as option
 from roundweave.tasks.own_code.tables import Entry, make
 
 Shape = Callable[[float, float], float]
-"""A function from the number of past rounds, and the part of a round that a rate is for, to a factor on it."""
+"""A function that maps the number of past rounds, and the part of a round that a rate is for, to a factor."""
 
 
 def constant() -> Shape:
-    """Always 1."""
+    """Return 1 always."""
     return lambda past, part: 1.0
 
 
 def cosine(rounds: int) -> Shape:
-    """Half a cosine from 1 towards 0, which it would reach after `rounds` (Loshchilov and Hutter 2017, eq. 5)."""
+    """Return half a cosine from 1 towards 0, reached after `rounds` (Loshchilov and Hutter 2017, eq. 5)."""
     _check_rounds("cosine", rounds)
     return lambda past, part: (1 + math.cos(math.pi * min(past, rounds - part) / rounds)) / 2
 
 
 def linear(rounds: int) -> Shape:
-    """A line from 1 towards 0, which it would reach after `rounds`."""
+    """Return a line from 1 towards 0, reached after `rounds`."""
     _check_rounds("linear", rounds)
     return lambda past, part: 1 - min(past, rounds - part) / rounds
 
 
 def step(every: int, factor: float) -> Shape:
-    """Times `factor` after each `every` rounds."""
+    """Multiply by `factor` after each `every` rounds."""
     _check_rounds("step", every)
     if not 0 < factor <= 1:
         raise UsageError(f"schedule step multiplies by a factor in (0, 1], not {factor}")
@@ -42,21 +42,21 @@ def step(every: int, factor: float) -> Shape:
 
 
 SCHEDULES: Mapping[str, Entry] = {
-    "constant": Entry("always the same", ".algorithms.applies.schedules:constant"),
-    "cosine": Entry("half a cosine down towards 0", ".algorithms.applies.schedules:cosine", "ROUNDS"),
-    "linear": Entry("a line down towards 0", ".algorithms.applies.schedules:linear", "ROUNDS"),
-    "step": Entry("times a factor every so many rounds", ".algorithms.applies.schedules:step", "EVERY:FACTOR"),
+    "constant": Entry("no change", ".algorithms.applies.schedules:constant"),
+    "cosine": Entry("half a cosine to 0 in ROUNDS", ".algorithms.applies.schedules:cosine", "ROUNDS"),
+    "linear": Entry("linear decrease to 0 in ROUNDS", ".algorithms.applies.schedules:linear", "ROUNDS"),
+    "step": Entry("times FACTOR every EVERY rounds", ".algorithms.applies.schedules:step", "EVERY:FACTOR"),
 }
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The factor on a learning rate in a round, numbered from 1.
+    """The factor of a learning rate in each round, numbered from 1.
 
     `shape` is ``constant``, ``cosine:ROUNDS``, ``linear:ROUNDS`` or ``step:EVERY:FACTOR``. After ROUNDS, a cosine
     or a line stays at its last factor, which is above 0. In the first `warmup` rounds the factor is multiplied by
-    1/(warmup + 1), 2/(warmup + 1), and so on. If each of the K steps of a round has a factor of its own, the same
-    goes for K times as many steps as there are rounds.
+    1/(warmup + 1), 2/(warmup + 1), and so on. If the K steps of a round have factors of their own, the schedule
+    has K times as many steps as rounds.
 
     >>> schedule = Schedule("linear:4", warmup=1)
     >>> [schedule(round) for round in (1, 2, 3, 4, 5)]
@@ -74,16 +74,16 @@ class Schedule:
             raise UsageError(f"warmup is a number of rounds, not {self.warmup}")
 
     def __call__(self, round: int, past: float = 0, part: float = 1) -> float:
-        """The factor in a round, or in a `part` of it of which so much is `past`.
+        """Return the factor in a round, or in a `part` of the round after the share `past`.
 
-        It is exactly 1 for a constant schedule without warmup.
+        A constant schedule without warm-up returns exactly 1.
         """
         past += round - 1
         return min(1.0, (past + part) / (self.warmup + part)) * _shape(self.shape)(past, part)
 
 
 def with_rounds(text: str, rounds: int) -> str:
-    """Add a number of rounds to a schedule's text if it is ``cosine`` or ``linear`` without one."""
+    """Add a number of rounds to a schedule's text if the text is ``cosine`` or ``linear`` alone."""
     return f"{text}:{rounds}" if text in ("cosine", "linear") else text
 
 
@@ -116,5 +116,5 @@ class Scheduled:
         Schedule(self.lr_schedule, self.warmup)  # raises `UsageError` for a text that is no schedule
 
     def rate(self, state: State) -> float:
-        """The learning rate of the round that begins with this state."""
+        """Return the learning rate of the round that begins with this state."""
         return self.lr * Schedule(self.lr_schedule, self.warmup)(state.round + 1)

@@ -1,4 +1,4 @@
-"""What all maps use: batches in an order drawn from the seed, backprop, SGD steps, and directions."""
+"""The common parts of all maps: seeded batches, backprop, SGD steps, and directions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Minimised(Protocol):
     """Anything with a loss of a network, such as an objective."""
 
     def loss_of(self, network: Any, inputs: Tensors, targets: Tensors) -> torch.Tensor:
-        """The loss on inputs and targets, (), or for several stacked networks one each, (network,)."""
+        """Return the loss on inputs and targets, (); for stacked networks one loss each, (network,)."""
 
 
 def backprop(objective: Minimised, network: nn.Module, batch: Examples, share: float = 1.0) -> torch.Tensor:
-    """Do a forward and a backward pass on a batch; adds to the parameters' gradients and returns the loss.
+    """Do one forward and one backward pass on a batch, add to the parameters' gradients, and return the loss.
 
-    Loss and gradients are multiplied by `share`.
+    `share` multiplies the loss and the gradients.
     """
     loss = objective.loss_of(network, batch.inputs, batch.targets)
     loss = loss if share == 1.0 else loss * share
@@ -35,9 +35,9 @@ def backprop(objective: Minimised, network: nn.Module, batch: Examples, share: f
 
 
 def backprop_in_pieces(objective: Objective, network: nn.Module, batch: Examples, size: int) -> torch.Tensor:
-    """Do as `backprop` does, with at most `size` examples at once; both results are means over all.
+    """Do as `backprop`, with at most `size` examples at once. Loss and gradients are means over the whole batch.
 
-    A piece in which nothing counts is left out, unless nothing does in the whole batch.
+    A piece without labels that count is left out, unless no label of the whole batch counts.
     """
     whole, losses = objective.counted(batch.targets), []
     for piece in batch.slices(size):
@@ -59,7 +59,7 @@ def descend(parameters: Sequence[nn.Parameter], lr: float) -> None:
 
 @torch.no_grad()
 def arrived_at(network: nn.Module, specs: Specs, own: Vectors) -> Vectors:
-    """The parameters of a trained network, vectors (element,), in the memory of `own`, over which it was made."""
+    """Return the parameters of a trained network, vectors (element,), in the memory of its own state `own`."""
     parameters = dict(network.named_parameters())
     for name, place in views(specs, own).items():
         if parameters[name].data_ptr() != place.data_ptr():  # an optimizer may give a parameter other memory
@@ -68,25 +68,27 @@ def arrived_at(network: nn.Module, specs: Specs, own: Vectors) -> Vectors:
 
 
 def minus(start: Vectors, arrived: Vectors) -> Vectors:
-    """Where parameters began minus where they arrived, vectors (element,), in the memory of the latter."""
+    """Return the start minus the end of training, vectors (element,), in the memory of the end."""
     return {name: torch.sub(vector, arrived[name], out=arrived[name]) for name, vector in start.items()}
 
 
 IS_LET_GO: ContextVar[Callable[[], bool]] = ContextVar("is_let_go", default=lambda: False)
-"""Says between two batches whether nobody waits for the map under way any more, which then ends."""
+"""Tells a map, between two batches, whether nobody waits for its update any more. The map then ends."""
 
 
-def batches(examples: AnyExamples, size: int | None, steps: int, seed: int) -> Iterator[Examples]:
-    """Draw batches in passes over the examples, each pass in an order of its own.
+def batches(examples: AnyExamples, size: int | None, steps: int, seed: int, whole: int = 1) -> Iterator[Examples]:
+    """Draw batches in passes over the examples. Each pass has an order of its own.
 
     Args:
-        examples: The examples (example, *) of a partition.
-        size: The number of examples in a batch; None means all. The last batch of a pass may be smaller.
+        examples: The examples ``(example, *)`` of a partition.
+        size: The number of examples in a batch; None takes all. The last batch of a pass may be smaller.
         steps: The number of batches.
         seed: Draws the orders.
+        whole: A pass takes the most examples that are a multiple of this number. With `size`, all batches are
+            full.
 
     Returns:
-        The batches, one after the other. A batch is valid until the next one is drawn, which reuses its memory.
+        The batches, one after the other. The next batch reuses the memory of the batch before.
 
     Example:
         >>> import torch
@@ -95,7 +97,7 @@ def batches(examples: AnyExamples, size: int | None, steps: int, seed: int) -> I
         >>> [len(batch) for batch in rw.batches(examples, size=4, steps=3, seed=0)]
         [4, 4, 2]
     """
-    for batch in examples.batches(size, steps, seed):
+    for batch in examples.batches(size, steps, seed, whole):
         if IS_LET_GO.get()():
             raise MapAbandoned("nobody waits for this map any more")
         yield batch

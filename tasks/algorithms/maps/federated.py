@@ -1,4 +1,4 @@
-"""Local training for unlike partitions: corrected, of networks of their own, or telling the server more."""
+"""Local training for unlike partitions: with corrections, with own networks, or with more metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from roundweave.tasks.numerics.pieces import accumulator
 
 @dataclass(frozen=True)
 class FedProx(LocalSteps):
-    """Local training with (mu / 2) |w - w_t|^2 added to the loss (Li et al. 2020, Algorithm 2).
+    """Local training with ``(mu / 2) |w - w_t|^2`` added to the loss (Li et al. 2020, Algorithm 2).
 
     w_t are the parameters at the round's start. With mu 0 the bits are those of plain local training.
 
@@ -44,7 +44,7 @@ class FedProx(LocalSteps):
     mu: option.Proximity = 0.1
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; the direction is one vector (elements,) per dtype."""
+        """Train on the partition. The direction is one vector (elements,) per dtype."""
         start = views(objective.layout.params, state.params)
 
         def pull(name: str, parameter: torch.Tensor) -> torch.Tensor:
@@ -57,11 +57,11 @@ class FedProx(LocalSteps):
 class Scaffold(LocalSgd):
     """Local SGD with control variates (Karimireddy et al. 2020, Algorithm 1, option II).
 
-    Each of the K steps uses g - c_i + c in place of the gradient g. A partition carries c_i, which becomes its
-    mean gradient in the round, c_i - c + (start - arrived) / (K lr), and sends the change as the extra
-    ``control``; K lr is the sum of the steps' learning rates. To the server's c, `KeepExtras` adds |S| / N times
-    the mean change of the S partitions of N that took part and were not refused. If each counts the same in the
-    reduce, as in the paper, c stays the mean of all c_i.
+    Each of the K steps uses g - c_i + c in place of the gradient g. A partition carries c_i. After the round c_i
+    is the mean gradient c_i - c + (start - arrived) / (K lr), where K lr is the sum of the steps' learning rates.
+    The extra ``control`` has the change of c_i. `KeepExtras` adds ``|S| / N`` times the mean change to the
+    server's c, where S of N partitions took part and were accepted. If the reduce counts each partition the same,
+    as in the paper, c stays the mean of all c_i.
 
     >>> Scaffold(local_epochs=1).carry
     ('control',)
@@ -71,7 +71,7 @@ class Scaffold(LocalSgd):
     carry = extras = ("control",)
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; direction and control variate are one vector (elements,) per dtype."""
+        """Train on the partition. Direction and control variate are one vector (elements,) per dtype."""
         if "control" not in state.memory:
             raise UsageError("SCAFFOLD needs the server's control variate: wrap its apply in KeepExtras")
         server = state.memory["control"]
@@ -96,11 +96,11 @@ FORCE = 0.9
 class OwnNetwork(LocalSteps):
     """Local training of a network that the partition carries from round to round (D-PSGD, Lian et al. 2017).
 
-    With a mixing it is averaged with its neighbours' before each round (Koloskova et al. 2020, Algorithm 1, with
-    local steps); without one each partition trains alone. The first round begins from the state. The direction is
-    the state minus where the network arrived: with a plain mean and steps of 1 the state is the mean of all
-    networks, from which no map trains. Buffers are those of the state. The metric ``consensus`` is the L2 distance
-    between that mean and the network that a round begins with.
+    With a mixing, the network is averaged with its neighbours' networks before each round (Koloskova et al. 2020,
+    Algorithm 1, with local steps). Without a mixing, each partition trains alone. The first round begins from the
+    state. The direction is the state minus the trained network. With a plain mean and outer steps of 1, the state
+    is the mean of all networks; no map trains from this mean. Buffers are those of the state. The metric
+    ``consensus`` is the L2 distance between the mean and the network at the round's start.
 
     >>> OwnNetwork(local_steps=10).carry
     ('own',)
@@ -114,7 +114,7 @@ class OwnNetwork(LocalSteps):
             raise UsageError("networks of partitions' own begin from one network; leave init out")
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
+        """Train on the partition. Direction and carried parameters are one vector (elements,) per dtype."""
         own = carry.get(OWN, state.params)
         arrived, update = self.train(objective, replace(state, params=own), examples, seed, carry=carry)
         direction = {name: mean - arrived[name] for name, mean in state.params.items()}
@@ -127,9 +127,9 @@ class OwnNetwork(LocalSteps):
 class Elastic(OwnNetwork):
     """Elastic averaging: the server draws each partition's own parameters x (Zhang et al. 2015, Algorithm 1).
 
-    In each map, x and the server's parameters move towards each other by `elasticity` times their difference, and
-    x takes its local steps; the first uses the gradient at x before the move. The server's part of the move is
-    pushed as the direction. The default elasticity is 0.9 divided by the number of partitions.
+    In each map, x and the server's parameters move towards each other by `elasticity` times their difference. Then
+    x takes its local steps. The first step uses the gradient at x before the move. The partition pushes the
+    server's part of the move as the direction. The default elasticity is 0.9 divided by the number of partitions.
 
     >>> Elastic(local_steps=10).carry
     ('own',)
@@ -138,12 +138,12 @@ class Elastic(OwnNetwork):
     elasticity: option.Elasticity = None
 
     def bound(self, objective: Any, partitions: Any) -> Self:
-        """This map with the default elasticity for the number of partitions filled in."""
+        """Return this map with the default elasticity for the number of partitions."""
         bound = super().bound(objective, partitions)
         return replace(bound, elasticity=self.elasticity or FORCE / partitions.split.partitions)
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; direction and carried parameters are one vector (elements,) per dtype."""
+        """Train on the partition. Direction and carried parameters are one vector (elements,) per dtype."""
         assert self.elasticity is not None
         own, moves = carry.get(OWN, state.params), dict[str, Any]()
         for name, server in state.params.items():
@@ -157,13 +157,13 @@ class Elastic(OwnNetwork):
 
 
 Regularization = Annotated[float, Field(gt=0, description="weight of the dynamic regularizer")]
-Decay = Annotated[float, Field(ge=0, lt=1, description="momentum that all partitions take from the server")]
-Ascent = Annotated[float, Field(ge=0, description="learning rate at which weights grow with losses")]
+Decay = Annotated[float, Field(ge=0, lt=1, description="server momentum in the local steps")]
+Ascent = Annotated[float, Field(ge=0, description="learning rate of the partitions' weights")]
 
 
 @dataclass(frozen=True)
 class FedDyn(LocalSteps):
-    """Local training on f(w) - <g, w> + (alpha / 2) |w - start|^2 (FedDyn, Acar et al. 2021, Algorithm 1).
+    """Local training on ``f(w) - <g, w> + (alpha / 2) |w - start|^2`` (FedDyn, Acar et al. 2021, Algorithm 1).
 
     Each partition carries its g, which begins at 0 and grows by alpha times start minus arrived. The server's part
     is the apply `Drift`.
@@ -177,7 +177,7 @@ class FedDyn(LocalSteps):
     alpha: Regularization = 0.1
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; direction and g are one vector (elements,) per dtype."""
+        """Train on the partition. Direction and g are one vector (elements,) per dtype."""
         own = carry.get("drift") or {name: torch.zeros_like(vector) for name, vector in state.params.items()}
         start, g = (views(objective.layout.params, vectors) for vectors in (state.params, own))
 
@@ -191,16 +191,16 @@ class FedDyn(LocalSteps):
 
 @dataclass(frozen=True)
 class FedNova(LocalSgd):
-    """Local SGD that tells how far it walked, for the reduce `Normalised` (FedNova, Wang et al. 2020).
+    """Local SGD that reports the length of its walk to the reduce `Normalised` (FedNova, Wang et al. 2020).
 
-    The metric ``walked`` is the sum of the steps' learning rates, in units of `lr`: the number of steps, if they
-    are equal.
+    The metric ``walked`` is the sum of the steps' learning rates, in units of `lr`. For equal rates this is the
+    number of steps.
     """
 
     reads_extras_alone = True
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; the direction is one vector (elements,) per dtype."""
+        """Train on the partition. The direction is one vector (elements,) per dtype."""
         update = self.walk(objective, state, examples, seed)
         walked = math.fsum(self.rates(state, self.count(len(examples)))) / self.lr
         return replace(update, metrics={**update.metrics, "walked": walked})
@@ -208,20 +208,21 @@ class FedNova(LocalSgd):
 
 @dataclass(frozen=True)
 class FairSteps(LocalSteps):
-    """Local training that tells the partition's loss at the round's start, for the reduces that weight by it.
+    """Local training that reports the partition's loss at the round's start, for reduces that weight by loss.
 
-    The metrics are ``start_loss``, of all its examples, and ``rate``, the mean learning rate of the steps.
+    The metrics are ``start_loss``, over all examples of the partition, and ``rate``, the mean learning rate of the
+    steps.
     """
 
     reads_extras_alone = True
 
     def bound(self, objective: Objective, partitions: Any) -> Self:
-        """This map; raises `UsageError` for a loss that has no mean over a partition."""
+        """Return this map. Raises `UsageError` for a loss that has no mean over a partition."""
         check_mean(objective)
         return super().bound(objective, partitions)
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; the direction is one vector (elements,) per dtype."""
+        """Train on the partition. The direction is one vector (elements,) per dtype."""
         update = self.walk(objective, state, examples, seed, carry=carry)
         start, rates = start_loss(objective, state, examples), self.rates(state, self.count(len(examples)))
         return replace(update, metrics={**update.metrics, "start_loss": start, "rate": fmean(rates)})
@@ -229,12 +230,13 @@ class FairSteps(LocalSteps):
 
 @dataclass(frozen=True)
 class Agnostic(LocalSteps):
-    """Local training of a mixture of partitions whose weights are the worst ones (Mohri et al. 2019).
+    """Local training of the mixture of partitions with the worst weights (Mohri et al. 2019).
 
-    Where the paper projects a gradient step of the weights on the simplex (Algorithm 1), a weight is multiplied by
-    exp(`ascent` times the loss at the round's start), the step of mirror ascent. So each partition computes its
-    own weight but for the sum of all, which the reduce `Worst` divides by. It carries the weight's logarithm, as
-    the first element of ``weight``, and tells it as the metric ``log_weight``. One that sits out keeps its weight.
+    The paper projects a gradient step of the weights on the simplex (Algorithm 1). This map multiplies a weight by
+    exp(`ascent` times the loss at the round's start), a step of mirror ascent. Each partition then computes its
+    own weight, up to the sum of all weights; the reduce `Worst` divides by the sum. A partition carries the
+    weight's logarithm as the first element of ``weight``, and reports it as the metric ``log_weight``. A partition
+    that takes no part keeps its weight.
 
     >>> Agnostic(local_steps=1).carry
     ('weight',)
@@ -245,7 +247,10 @@ class Agnostic(LocalSteps):
     ascent: Ascent = 0.1
 
     def bound(self, objective: Objective, partitions: Any) -> Self:
-        """This map; raises `UsageError` for losses without a mean, and parameters that would round their sum."""
+        """Return this map.
+
+        Raises `UsageError` for losses without a mean, and for parameters that would round their sum.
+        """
         check_mean(objective)
         if rounding := {spec.dtype for spec in objective.layout.params} - {"float32", "float64"}:
             raise UsageError(
@@ -255,11 +260,11 @@ class Agnostic(LocalSteps):
 
     @property
     def unit_slots(self) -> tuple[str, ...]:
-        """All but the weight, which is one number."""
+        """All slots but the weight, which is one number."""
         return tuple(slot for slot in super().unit_slots if slot != "weight")
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; the direction is one vector (elements,) per dtype."""
+        """Train on the partition. The direction is one vector (elements,) per dtype."""
         update = self.walk(objective, state, examples, seed, carry=carry)
         own = carry.get("weight") or {name: torch.zeros_like(vector) for name, vector in state.params.items()}
         grown = self.ascent * start_loss(objective, state, examples)
@@ -274,8 +279,8 @@ class MimeLite(LocalSgd):
     """Local SGD with the server's momentum, which no local step changes (MimeLite, Karimireddy et al. 2021).
 
     Each step uses g + beta m in place of the gradient g, in torch's convention of momentum. The extra ``momentum``
-    is the change of m that the partition asks for, its gradient at the round's start minus (1 - beta) m, so that
-    m becomes beta m plus the mean gradient.
+    is the change of m that the partition asks for: its gradient at the round's start minus (1 - beta) m. Then m
+    becomes beta m plus the mean gradient.
     """
 
     reads_extras_alone = True
@@ -284,7 +289,7 @@ class MimeLite(LocalSgd):
     extras_of_all = False
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; direction and momentum are one vector (elements,) per dtype."""
+        """Train on the partition. Direction and momentum are one vector (elements,) per dtype."""
         server = state.memory["momentum"]
         terms = views(objective.layout.params, {name: self.beta * vector for name, vector in server.items()})
         update = self.walk(objective, state, examples, seed, lambda name, parameter: terms[name])
@@ -294,14 +299,14 @@ class MimeLite(LocalSgd):
 
 
 def check_mean(objective: Objective) -> None:
-    """Raise `UsageError` if the loss of a partition is not the mean of those of its batches."""
+    """Raise `UsageError` if the loss of a partition is not the mean of the losses of its batches."""
     if objective.rule.by_label is None:
         raise UsageError(f"partitions are weighed by their loss: {NEITHER}; give a number for each example")
 
 
 @torch.no_grad()
 def start_loss(objective: Objective, state: State, examples: AnyExamples) -> float:
-    """The mean loss of all examples (example, *) of a partition, prepared as to be scored, at a state."""
+    """Return the mean loss of all examples ``(example, *)`` of a partition at a state, prepared as for scoring."""
     network, total, counted = objective.network(state).eval(), 0.0, 0
     for batch in (examples if isinstance(examples, Examples) else examples.as_scored()).slices(SLICE):
         if items := objective.counted(batch.targets):
@@ -311,4 +316,4 @@ def start_loss(objective: Objective, state: State, examples: AnyExamples) -> flo
 
 
 SLICE = 128
-"""How many examples are in memory at once for a loss that needs no gradient."""
+"""The number of examples in memory at once for a loss that needs no gradient."""

@@ -1,4 +1,4 @@
-"""Maps that send gradients: one of a partition, or the sum of several that a replica steps along."""
+"""Maps that send gradients: the gradient of a partition, or the sum of a replica's gradients."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from roundweave.tasks.data.examples import Examples
 from roundweave.tasks.networks.objective import Objective, buffers_of, check_unchanged, mean_loss
 
 LOCAL = "gradients do not tell of it, so choose local steps"
-"""What to do about a network whose forward changes its trained parameters."""
+"""Advice about a network whose forward changes its trained parameters."""
 
 
 @dataclass(frozen=True)
 class Gradient(Map):
-    """The gradient of the mean loss over the partition, or over one random batch of it.
+    """The gradient of the mean loss over the partition, or over one random batch of the partition.
 
-    The weight is the number of items that the loss is a mean over: the partition's examples, or those of their
-    labels that are not left out. So the mean over partitions is the gradient over all. With batches the weight is
-    the number of examples, and the gradient over all is the expectation, if each has as many labels.
+    The weight is the number of items in the mean: the partition's examples, or those of their labels that count.
+    So the mean over partitions is the gradient over all examples. With batches, the weight is the number of the
+    partition's examples. The expected mean is then the gradient over all, if examples have equal numbers of
+    labels.
 
     >>> from roundweave.tasks.networks.objective import ModelSpec
     >>> objective = Objective(ModelSpec("linear", (2,), 1, "float32", seed=0), "mse")
@@ -43,7 +44,7 @@ class Gradient(Map):
         option.check_options(self)
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Do one forward and one backward pass; the direction is one vector (elements,) per dtype."""
+        """Do one forward and one backward pass. The direction is one vector (elements,) per dtype."""
         network = objective.network(state)
         batch = next(batches(examples, self.batch_size, 1, seed))
         loss = backprop(objective, network, batch)
@@ -62,35 +63,37 @@ class Gradient(Map):
 
 @dataclass(frozen=True)
 class Downpour(Scheduled, Map):
-    """SGD steps of a replica, which pushes the sum of their gradients (Dean et al. 2012, Algorithm 1).
+    """SGD steps of a replica, which pushes the sum of its gradients (Dean et al. 2012, Algorithm 1).
 
     The replica pushes after every `push_every` steps and continues from its own parameters, which it carries as
-    ``replica``. It fetches the server's parameters after every `fetch_every` steps. `lr` is for the replica's
-    steps.
+    ``replica``. It fetches the server's parameters after every `fetch_every` steps. `lr` is the learning rate of
+    the replica's steps.
 
     >>> Downpour(push_every=2, fetch_every=4).carry, Downpour(push_every=2, fetch_every=2).carry
     (('replica',), ())
     """
 
     batch_size: option.BatchSize = 32
+    drop_last: option.DropLast = False
     push_every: option.PushEvery = 1
     fetch_every: option.FetchEvery = 1
     fetch_ends_carry = True
+    whole = option.WHOLE_BATCHES
 
     @property
     def carry(self) -> tuple[str, ...]:
-        """The replica's parameters, one vector (elements,) per dtype; nothing if it fetches after each push."""
+        """The replica's parameters, one vector (elements,) per dtype; no slot if every push ends with a fetch."""
         return ("replica",) if self.fetch_every > self.push_every else ()
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; the direction is the sum of gradients, one vector (elements,) per dtype."""
+        """Train on the partition. The direction is the sum of gradients, one vector (elements,) per dtype."""
         start = replace(state, params=carry.get("replica", state.params))
         network = objective.network(start)
         parameters = trained_of(network)
         lr = self.rate(state)
         sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
         losses, seen = list[torch.Tensor](), 0
-        for batch in batches(examples, self.batch_size, self.push_every, seed):
+        for batch in batches(examples, self.batch_size, self.push_every, seed, self.whole):
             losses.append(backprop(objective, network, batch))
             if not seen:
                 check_unchanged(network, objective.layout.params, start.params, LOCAL)

@@ -34,33 +34,34 @@ from roundweave.tasks.algorithms.maps.optimizers import (
     state_of,
     trained_of,
 )
-from roundweave.tasks.data.examples import Examples
+from roundweave.tasks.data.examples import Examples, used_of
 from roundweave.tasks.networks.objective import Objective, buffers_of, copied, mean_loss
 from roundweave.tasks.numerics.devices import moved
 from roundweave.tasks.own_code.code import Code
 
 Optimizer = Annotated[
     str | Code,
-    Field(description="the local optimizer: any of torch.optim, or FILE.py:fn, which makes one for a network"),
+    Field(description="local optimizer: a class of torch.optim, or FILE.py:fn that makes one for a network"),
     BeforeValidator(kept_optimizer, json_schema_input_type=str | Code),
 ]
 
 WHOLE = ("Adafactor", "Muon")
-"""Optimizers of torch that do not update each element of a parameter by its own gradient alone."""
+"""Optimizers of torch that compute an element's step from more than the element's own gradient."""
 
 Term = Callable[[str, torch.Tensor], torch.Tensor]
-"""What is added to a parameter's gradient, given its name and value; all three have the parameter's shape."""
+"""A term to add to a parameter's gradient, given its name and value. All three have the parameter's shape."""
 
 
 @dataclass(frozen=True)
 class LocalSgd(Scheduled, Map):
     """Plain SGD on a partition, the base class of all local training.
 
-    It takes `local_steps` steps, or makes `local_epochs` passes (by default one), with batches in an order drawn
-    from the seed. `batch_size` None means the whole partition. With `accumulate` a step takes the mean gradient of
-    so many batches, or of the fewer that are left in a pass: that of one batch as large as all of them, except
-    where examples of a batch interact, as in BatchNorm. `lr_schedule` and `warmup` change `lr` over rounds;
-    `lr_schedule_by` says whether also over the steps of a round, which are then fractions of it.
+    A round has `local_steps` steps, or `local_epochs` passes (one by default), with batches in an order drawn from
+    the seed. `batch_size` None takes the whole partition. With `drop_last` no batch has fewer examples. With
+    `accumulate` a step takes the mean gradient of so many batches, or of those left in a pass. This is the
+    gradient of one large batch, except if examples of a batch interact, as in BatchNorm. `lr_schedule` and
+    `warmup` change `lr` over rounds. `lr_schedule_by` can also change `lr` over the steps of a round, which then
+    count as fractions of the round.
 
     >>> local = LocalSgd(local_epochs=2, batch_size=32, lr=0.1, lr_schedule="step:10:0.5")
     >>> local.count(100), local.rate(State({}, round=10))
@@ -69,10 +70,12 @@ class LocalSgd(Scheduled, Map):
 
     either = ("local_steps", "local_epochs")
     pseudo_gradient = True
+    whole = option.WHOLE_BATCHES
 
     local_steps: option.LocalSteps = None
     local_epochs: option.LocalEpochs = None
     batch_size: option.BatchSize = 32
+    drop_last: option.DropLast = False
     accumulate: option.Accumulate = 1
     lr_schedule_by: option.LearningRateScheduleBy = "round"
 
@@ -81,7 +84,7 @@ class LocalSgd(Scheduled, Map):
             raise UsageError("give local_steps or local_epochs, not both")
         super().__post_init__()
         if self.accumulate > 1 and self.batch_size is None:
-            raise UsageError(f"accumulate = {self.accumulate} needs batches of a size; give batch_size")
+            raise UsageError(f"accumulate = {self.accumulate} needs batches; give batch_size")
 
     @property
     def needs_rounds(self) -> str:
@@ -89,26 +92,27 @@ class LocalSgd(Scheduled, Map):
 
     @property
     def step_size(self) -> int | None:
-        """The number of examples that a step's gradient is of; None means all of the partition."""
+        """The number of examples in a step's gradient; None for the whole partition."""
         return self.batch_size and self.batch_size * self.accumulate
 
     def count(self, examples: int) -> int:
-        """The number of steps in a round on a partition with so many examples."""
-        return self.local_steps or (self.local_epochs or 1) * -(-examples // (self.step_size or examples))
+        """Return the number of steps of a round on a partition with so many examples."""
+        used = used_of(examples, self.whole)
+        return self.local_steps or (self.local_epochs or 1) * -(-used // (self.step_size or used))
 
     def rates(self, state: State, steps: int) -> list[float]:
-        """The learning rate of each of so many steps of the round that begins with this state."""
+        """Return the learning rate of each of so many steps in the round that begins with this state."""
         if self.lr_schedule_by == "round":
             return [self.rate(state)] * steps
         schedule = Schedule(self.lr_schedule, self.warmup)
         return [self.lr * schedule(state.round + 1, step / steps, 1 / steps) for step in range(steps)]
 
     def start(self, objective: Objective, state: State, seed: int) -> State:
-        """The state from which local training begins; `seed` is that of the partition and round."""
+        """Return the state from which local training begins. `seed` is that of the partition and round."""
         return state
 
     def __call__(self, objective: Objective, state: State, examples: Examples, carry: Slots, seed: int) -> Update:
-        """Train on the partition; the direction, old minus new parameters, is one vector (elements,) per dtype."""
+        """Train on the partition. The direction, old minus new parameters, is one vector (elements,) per dtype."""
         return self.walk(objective, state, examples, seed, carry=carry)
 
     def walk(
@@ -120,7 +124,7 @@ class LocalSgd(Scheduled, Map):
         term: Term | None = None,
         carry: Slots | None = None,
     ) -> Update:
-        """Do one round of local training as `train` does; the direction is the start minus the new parameters."""
+        """Do one round of local training like `train`. The direction is the start minus the new parameters."""
         arrived, update = self.train(objective, state, examples, seed, term, carry=carry)
         return replace(update, direction=minus(state.params, arrived))
 
@@ -134,10 +138,10 @@ class LocalSgd(Scheduled, Map):
         move: Vectors | None = None,
         carry: Slots | None = None,
     ) -> tuple[Vectors, Update]:
-        """Do one round of local training; returns the new parameters, and the update without its direction.
+        """Do one round of local training. Return the new parameters, and the update without its direction.
 
         `term` is added to every gradient before clipping. `move` is subtracted from the parameters after the first
-        step. `carry` has the optimizer's state by slot, if it is carried. Parameters, `move` and slots are one
+        step. `carry` has the optimizer's state by slot, if that is carried. Parameters, `move` and slots are one
         vector (elements,) per dtype. The update's weight is the partition's number of examples (McMahan et al.
         2017, Algorithm 1).
         """
@@ -145,7 +149,7 @@ class LocalSgd(Scheduled, Map):
         network = objective.over(own)
         step, steps = self.stepper(objective, network, carry or {}), self.count(len(examples))
         rates, losses = self.rates(state, steps), list[torch.Tensor]()
-        for number, batch in enumerate(batches(examples, self.step_size, steps, seed)):
+        for number, batch in enumerate(batches(examples, self.step_size, steps, seed, self.whole)):
             if self.accumulate > 1:
                 losses.append(backprop_in_pieces(objective, network, batch, self.batch_size or len(batch)))
             else:
@@ -166,7 +170,7 @@ class LocalSgd(Scheduled, Map):
         return arrived_at(network, objective.layout.params, own.params), update
 
     def stepper(self, objective: Objective, network: nn.Module, carry: Slots) -> Stepper:
-        """What takes the steps of a network's trained parameters; `carry` has vectors (element,) by slot."""
+        """Return the object that takes the steps of a network. `carry` has vectors (element,) by slot."""
         return Stepper(trained_of(network))
 
 
@@ -174,12 +178,12 @@ class LocalSgd(Scheduled, Map):
 class LocalSteps(LocalSgd):
     """Local training from the round's state with any optimizer of torch.optim.
 
-    `optimizer` is a name, or a function of the user's that makes one for a network, whose groups' learning rates
-    `lr_schedule` multiplies; it then takes no `lr`. `no_decay_on` names parameters that do not decay.
-    The optimizer restarts each round, unless `optimizer_state` is ``carried``: then each partition keeps its
-    state, such as Adam's moments, in slots that are named after torch's keys. `clip_norm` bounds the gradient's L2
-    norm. With `init` ``per-partition`` each partition begins round 1 from initial weights of its own, drawn from
-    its seed.
+    `optimizer` is a name, or your function that makes an optimizer for a network. A function sets its own learning
+    rates, takes no `lr`, and `lr_schedule` multiplies its rates. Parameters of the kinds in `no_decay_on` have no
+    weight decay. The optimizer restarts each round, unless `optimizer_state` is ``carried``. Then each partition
+    keeps the optimizer's state, such as Adam's moments, in slots named after torch's keys. `clip_norm` bounds the
+    gradient's L2 norm. With `init` ``per-partition``, each partition begins round 1 from initial weights of its
+    own, drawn from its seed.
 
     >>> LocalSteps(local_steps=5, optimizer="adamw").optimizer
     'AdamW'
@@ -195,7 +199,7 @@ class LocalSteps(LocalSgd):
     clip_norm: option.ClipNorm = None
     init: option.Init = "shared"
     slots: tuple[Slot, ...] | None = field(default=None, repr=False)
-    """What the optimizer keeps from round to round; None before it is known, see `bound`."""
+    """What the optimizer keeps from round to round; None until `bound` finds out."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -242,7 +246,7 @@ class LocalSteps(LocalSgd):
 
     @property
     def stackable(self) -> bool:
-        """Whether it is plain SGD from the round's state, which partitions can take as one batched network."""
+        """Whether the map is plain SGD from the round's state, which a batched network can do for partitions."""
         plain = self.is_plain and not self.clip_norm and self.accumulate == 1
         return plain and not self.begins_apart and self.lr_schedule_by == "round"
 
@@ -258,7 +262,7 @@ class LocalSteps(LocalSgd):
         return self.optimizer == "SGD" and not self.all_options
 
     def optimizer_for(self, network: nn.Module) -> torch.optim.Optimizer:
-        """A new optimizer of a network, whose learning rates are relative to `lr`; raises `UsageError`."""
+        """Return a new optimizer of a network. Its learning rates are relative to `lr`. Raises `UsageError`."""
         if isinstance(self.optimizer, Code):
             return made_optimizer(self.optimizer, network)
         trained = [*trained_of(network).values()]
@@ -270,13 +274,13 @@ class LocalSteps(LocalSgd):
 
     @property
     def carry(self) -> tuple[str, ...]:
-        """Those and the slots that the optimizer keeps if it is carried, each one vector (elements,) per dtype."""
+        """The slots of `also_carried` and of a carried optimizer, each one vector (elements,) per dtype."""
         return (*self.also_carried, *(slot.key for slot in self.slots or ()))
 
     def bound(self, objective: Objective, partitions: Any) -> Self:
-        """This map, after a trial step of its optimizer on the run's network, which shows what it keeps.
+        """Return this map after a trial step on the run's network, which shows the optimizer's state.
 
-        Raises `UsageError` if that fails, or if it keeps what cannot be carried though it should be.
+        Raises `UsageError` if the step fails, or if a state that must be carried cannot be carried.
         """
         if self.is_plain:
             return replace(self, slots=())
@@ -293,7 +297,7 @@ class LocalSteps(LocalSgd):
         return replace(self, slots=())
 
     def start(self, objective: Objective, state: State, seed: int) -> State:
-        """The round's state, or in round 1 the partition's own initial weights if `init` says so."""
+        """Return the round's state, or in round 1 the partition's own initial weights if `init` says so."""
         if not (self.begins_apart and state.round == 0):
             return state
         device = next(iter(state.params.values())).device
@@ -316,7 +320,7 @@ class LocalSteps(LocalSgd):
 
 @torch.no_grad()
 def _subtract(network: torch.nn.Module, move: Mapping[str, torch.Tensor]) -> None:
-    """Subtract tensors, given by parameter name and of the parameters' shapes, from a network's parameters."""
+    """Subtract tensors, given by parameter name and in the parameters' shapes, from a network's parameters."""
     for name, amount in move.items():
         network.get_parameter(name).sub_(amount)
 

@@ -32,7 +32,7 @@ class Observation:
 
 @functools.lru_cache(maxsize=2)
 def observation_of(objective: Any, partitions: Any) -> Observation:
-    """What is observed of a run's network; raises `UsageError` if no layer of it is trained."""
+    """Return the observation of a run's network. Raises `UsageError` if no layer of it is trained."""
     from roundweave.tasks.matching.solving.grams import layers_of
 
     network, frozen = objective.fresh(), {spec.name for spec in objective.layout.frozen}
@@ -50,9 +50,9 @@ def observation_of(objective: Any, partitions: Any) -> Observation:
 
 @dataclass(frozen=True)
 class WithGrams(Wrapping):
-    """A map whose updates bring the Gram matrices of the arrived network's layers on the partition's examples.
+    """A map whose updates have the Gram matrices of the trained network's layers on the partition's examples.
 
-    Of these it takes at most so many `examples`, drawn by the map's seed. It must be `bound` to a run's network.
+    At most `examples` examples are taken, drawn by the map's seed. Call `bound` with a run's network first.
 
     >>> from roundweave import LocalSteps
     >>> WithGrams(LocalSteps(local_steps=5)).pseudo_gradient
@@ -74,11 +74,11 @@ class WithGrams(Wrapping):
         return () if self.observation is None else self.observation.specs
 
     def bound(self, objective: Any, partitions: Any) -> WithGrams:
-        """The map, bound to the layers of a run's network."""
+        """Return the map, bound to the layers of a run's network."""
         return replace(super().bound(objective, partitions), observation=observation_of(objective, partitions))
 
     def __call__(self, objective: Any, state: State, examples: Any, carry: Slots, seed: int) -> Update:
-        """The map's update, and beside it what was observed."""
+        """Return the map's update, with the observed matrices."""
         update = self.map(objective, state, examples, carry, seed)
         arrived = arrived_tensors(objective.layout, state, update)
         (drawn,) = examples.batches(min(self.examples, len(examples)), 1, seed)
@@ -91,7 +91,7 @@ Forms = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
 
 
 def _forms(inputs: Tensors) -> Forms:
-    """The forms of a batch of inputs (examples, …)."""
+    """Return the forms of a batch of inputs (examples, …)."""
     from roundweave.tasks.matching.tapping import batch_size
 
     named = inputs if isinstance(inputs, Mapping) else {"": inputs}
@@ -101,7 +101,7 @@ def _forms(inputs: Tensors) -> Forms:
 
 @functools.lru_cache(maxsize=8)
 def _observer(objective: Any, forms: Forms) -> Observer:
-    """What observes a run's networks on inputs of these forms; tracing takes far longer than observing."""
+    """Return the observer of a run's networks on inputs of these forms, cached because tracing is slow."""
     from roundweave.tasks.matching.solving.grams import Observer
 
     inputs = {name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in forms}

@@ -22,9 +22,9 @@ Trained = Mapping[str, torch.nn.Parameter]
 
 @dataclass
 class Stepper:
-    """Takes steps of trained parameters along their gradients, and clears these; without an optimizer, of SGD.
+    """Takes steps of trained parameters along their gradients, and clears these. Without an optimizer it does SGD.
 
-    `clip_norm` bounds the gradients' L2 norm. `state` gives what the optimizer is to keep, vectors (element,) by
+    `clip_norm` bounds the gradients' L2 norm. `state` gives the state of the optimizer, vectors (element,) by
     slot. The learning rates of the optimizer's groups are multiplied by that of the step.
     """
 
@@ -51,35 +51,45 @@ class Stepper:
 
 
 def trained_of(network: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """The parameters of a network that are trained, by name."""
+    """Return the parameters of a network that are trained, by name."""
     return {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
 
 
 def kept_optimizer(given: Any) -> Any:
-    """The code of a callable, and a name in torch's spelling; any other value is returned unchanged.
+    """Return the code of a callable, and a name in torch's spelling; any other value unchanged.
 
-    >>> kept_optimizer("adamw"), kept_optimizer("Other")
-    ('AdamW', 'Other')
+    >>> kept_optimizer("adamw"), kept_optimizer("Other"), kept_optimizer(torch.optim.SGD)
+    ('AdamW', 'Other', 'SGD')
     """
+    given = _named(given)
     if callable(given):
         return code_of(given)
-    return _names().get(given.lower(), given) if isinstance(given, str) else given
+    return _names().get(given.lower().removeprefix("torch.optim."), given) if isinstance(given, str) else given
 
 
 def is_own_optimizer(given: Any) -> bool:
-    """Whether an optimizer is a function of the user's, by value or reference, and no name."""
-    return not isinstance(given, str) or is_reference(given)
+    """Tell whether an optimizer is a function of the user's, by value or reference, and no name."""
+    return not isinstance(_named(given), str) or is_reference(_named(given))
+
+
+def _named(given: Any) -> Any:
+    """Return the name of a class of torch's; any other value unchanged."""
+    own = isinstance(given, type) and given is getattr(torch.optim, given.__name__, None)
+    return given.__name__ if own else given
 
 
 def own_optimizer(given: Any) -> str | Code:
-    """The code of an optimizer that is a function of the user's; a name in torch's spelling; `CodeError`."""
+    """Return the code of an optimizer that is the user's function, or a name in torch's spelling.
+
+    Raises `CodeError`.
+    """
     return find_code(given) if isinstance(given, str) and is_reference(given) else kept_optimizer(given)
 
 
 def check_name(name: str) -> None:
     """Raise `UsageError` for a name that is no optimizer of torch, or an optimizer whose step calls the loss."""
     if name not in _names().values():
-        meant = [_names()[close] for close in near(name.lower(), _names())] or _names().values()
+        meant = [_names()[close] for close in near(name.lower(), _names(), 3)] or _names().values()
         raise UsageError(f"torch.optim has no optimizer {name!r}; there is {', '.join(meant)}")
     check_optimizer(getattr(torch.optim, name))
 
@@ -97,19 +107,20 @@ def check_optimizer(kind: type[torch.optim.Optimizer]) -> None:
 def optimizer_of(
     name: str, parameters: Sequence[Any], lr: float, options: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
-    """A new optimizer for parameters, or groups of them; raises `UsageError` if it takes them or options not."""
+    """Return a new optimizer for parameters, or groups. Raises `UsageError` if it refuses them or options."""
     with mistakes_as(lambda error: UsageError(f"optimizer {name}: {error}"), (TypeError, ValueError)):
         optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, **{"lr": lr, **options})
     return optimizer
 
 
 def made_optimizer(code: Code, network: torch.nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that the user's function makes for a network.
+    """Return the optimizer that the user's function makes for a network.
 
     Raises `CodeError` if it fails, and `UsageError` if it does not give an optimizer of all trained parameters.
     """
     who = f"optimizer {code.reference}"
-    with failing_as(lambda error: CodeError(f"{who} failed with {located(error)}")):
+    called = "; it is called with the network, as `lambda net: Adam(net.parameters())` is"
+    with failing_as(lambda error: CodeError(f"{who} failed with {located(error)}{called}")):
         optimizer = code.load()(network)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(f"{who} must return a torch.optim.Optimizer, not {type(optimizer).__name__}")
@@ -127,9 +138,9 @@ def made_optimizer(code: Code, network: torch.nn.Module) -> torch.optim.Optimize
 
 
 def decay_groups(network: torch.nn.Module, without: Sequence[str]) -> list[dict[str, Any]]:
-    """A group of the trained parameters of a network, and one of those that are not to decay: `biases`, `norms`.
+    """Return a group of a network's trained parameters, and one of those without decay: `biases`, `norms`.
 
-    A bias has ``bias`` in the last part of its name; a normalisation layer has ``norm`` in the name of its class.
+    A bias has ``bias`` in the last part of its name. A normalisation layer has ``norm`` in the name of its class.
     """
     norms = (module for module in network.modules() if "norm" in type(module).__name__.lower())
     kept = {id(parameter) for module in norms for parameter in module.parameters(recurse=False)}
@@ -141,7 +152,7 @@ def decay_groups(network: torch.nn.Module, without: Sequence[str]) -> list[dict[
 
 
 def check_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Try a step of an optimizer with gradients of zero; raises `UsageError` if it fails."""
+    """Try a step of an optimizer with gradients of zero. Raises `UsageError` if it fails."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
@@ -152,7 +163,7 @@ def check_steps(optimizer: torch.optim.Optimizer) -> None:
 
 @functools.cache
 def _names() -> Mapping[str, str]:
-    """The names of torch's optimizers by their names in lower case."""
+    """Return the names of torch's optimizers by their names in lower case."""
     base = torch.optim.Optimizer
     kinds = {name: kind for name, kind in vars(torch.optim).items() if isinstance(kind, type)}
     return {name.lower(): name for name, kind in kinds.items() if issubclass(kind, base) and kind is not base}
@@ -170,7 +181,7 @@ class Slot:
     number: str = ""
 
     def value(self, view: torch.Tensor) -> Any:
-        """The state of a parameter from its place in the slot's vector, of the parameter's shape."""
+        """Return the state of a parameter from its place in the slot's vector, of the parameter's shape."""
         if not self.number:
             return view.clone()
         number = view.reshape(-1)[0].item()
@@ -178,7 +189,10 @@ class Slot:
         return kind(number) if kind else torch.tensor(number, dtype=getattr(torch, self.number))
 
     def filled(self, value: Any, parameter: torch.Tensor) -> torch.Tensor:
-        """The state of a parameter in the parameter's shape; raises `UsageError` for a number that is rounded."""
+        """Return the state of a parameter in the parameter's shape.
+
+        Raises `UsageError` for a number that is rounded.
+        """
         if not self.number:
             return value  # type: ignore[no-any-return]
         filled = torch.full_like(parameter, float(value))
@@ -188,7 +202,7 @@ class Slot:
 
 
 def find_slots(optimizer: torch.optim.Optimizer, trained: Trained) -> tuple[Slot, ...]:
-    """The slots of an optimizer, found by a trial step; raises `UsageError` if it keeps anything else."""
+    """Return the slots of an optimizer, found by a trial step. Raises `UsageError` if it keeps anything else."""
     before = [_settings(optimizer), [*_attributes(optimizer)]]
     check_steps(optimizer)
     states = {name: optimizer.state.get(parameter, {}) for name, parameter in trained.items()}
@@ -209,12 +223,12 @@ def find_slots(optimizer: torch.optim.Optimizer, trained: Trained) -> tuple[Slot
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> list[str]:
-    """What the optimizer's groups hold besides their parameters."""
+    """Return the settings of the optimizer's groups, without their parameters."""
     return [repr({key: group[key] for key in group if key != "params"}) for group in optimizer.param_groups]
 
 
 def _attributes(kept: Any) -> Iterator[str]:
-    """What an optimizer holds in attributes of its own, and in theirs, but for what is of parameters."""
+    """Yield the values in attributes of an optimizer, and in theirs, without those that belong to parameters."""
     if isinstance(kept, torch.optim.Optimizer):
         own = {key: value for key, value in vars(kept).items() if key not in OF_TORCH}
         yield from _attributes({**own, "settings": _settings(kept)})
@@ -236,7 +250,7 @@ OF_TORCH = {"state", "param_groups", "defaults", "_opt_called"}
 
 
 def _number(values: list[Any]) -> str:
-    """The type or dtype if all values are single numbers; empty if not."""
+    """Return the type or dtype if all values are single numbers; empty if not."""
     if all(isinstance(value, torch.Tensor) and value.ndim == 0 for value in values):
         return dtype_name(values[0].dtype)
     kind = type(values[0]).__name__
@@ -244,7 +258,7 @@ def _number(values: list[Any]) -> str:
 
 
 def _unkept(slot: Slot, value: Any, name: str, parameter: torch.Tensor) -> str | None:
-    """Why the value of a parameter does not fit its place in a slot's vector; None if it does."""
+    """Return why the state of a parameter cannot go into a slot's vector; None if it can."""
     what, wanted = f"{slot.key} of {name}", parameter.dtype
     if slot.number:
         kind = EXACT.get(slot.number) or getattr(torch, slot.number)
@@ -257,7 +271,7 @@ def _unkept(slot: Slot, value: Any, name: str, parameter: torch.Tensor) -> str |
 
 
 ABSENT = -0.0
-"""What stands for no state: a state may be of zeros, and no optimizer begins with zeros below zero."""
+"""The mark of no state. A state may be zeros, and no optimizer begins with negative zeros."""
 
 
 def set_state(
@@ -269,7 +283,7 @@ def set_state(
 ) -> None:
     """Give an optimizer the state that a partition carries, vectors (element,) by slot; none in round 1.
 
-    A parameter that had none yet, as it had no gradient, has `ABSENT` in all slots.
+    A parameter without a state yet, because it had no gradient, has `ABSENT` in all slots.
     """
     kept = {slot: views(specs, carry[slot.key]) for slot in slots if slot.key in carry}
     for name, parameter in trained.items():
@@ -280,7 +294,7 @@ def set_state(
 def state_of(
     optimizer: torch.optim.Optimizer, slots: tuple[Slot, ...], trained: Trained, specs: Specs
 ) -> dict[str, Vectors]:
-    """The state of an optimizer as vectors (element,) by slot; raises `UsageError` if it has other slots."""
+    """Return the state of an optimizer as vectors (element,) by slot. Raises `UsageError` for other slots."""
     states = {name: optimizer.state.get(parameter, {}) for name, parameter in trained.items()}
     keys = {slot.key for slot in slots}
     if other := next((sorted(map(str, state)) for state in states.values() if state and set(state) != keys), None):

@@ -1,4 +1,4 @@
-"""A map around another one, which says of itself what that one says."""
+"""The base of maps around another map."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from roundweave.tasks.algorithms.algebra import Map
 
 
 def _of_the_map(name: str) -> Any:
-    """A property that is the inner map's of this name."""
-    return property(attrgetter(f"map.{name}"))
+    """Return a property that reads the property of this name from the inner map."""
+    return property(attrgetter(f"map.{name}"), doc=f"The `{name}` of the inner map.")
 
 
 @dataclass(frozen=True)
 class Wrapping(Map):
-    """The base of maps that change or add to what another `map` does; they say where they differ from it.
+    """Base class of maps that change another `map`, or add to its update.
 
-    What is not inherited (`says`) is not said here.
+    By default a wrapper has the properties of its inner map, except those that are not inherited (see `says`). A
+    subclass defines ``__call__``.
 
     Example:
         >>> import roundweave as rw
@@ -38,6 +39,7 @@ class Wrapping(Map):
     extras = _of_the_map("extras")
     extras_of_all = _of_the_map("extras_of_all")
     observes = _of_the_map("observes")
+    whole = _of_the_map("whole")
     unit_slots = _of_the_map("unit_slots")
     pseudo_gradient = _of_the_map("pseudo_gradient")
     begins_apart = _of_the_map("begins_apart")
@@ -45,4 +47,5 @@ class Wrapping(Map):
     fetch_ends_carry = _of_the_map("fetch_ends_carry")
 
     def bound(self, objective: Any, partitions: Any) -> Self:
+        """Return a copy with a bound inner map."""
         return replace(self, map=self.map.bound(objective, partitions))

@@ -29,44 +29,44 @@ By = Literal["weights", "activations", "mixed"]
 Metric = Literal["l2", "cosine", "correlation"]
 To = Literal["start", "first", "many"]
 
-Match = Annotated[By, Field(description="by what hidden units are compared when they are matched")]
+Match = Annotated[By, Field(description="comparison of hidden units")]
 MatchTo = Annotated[
     To | None,
     Field(
-        description="match to the round's start, the first network, or all to one another; none: start, or "
-        "where each partition began on its own, many"
+        description="match units to: start (of the round), first (network), many (one another); none: start, or "
+        "many with init = per-partition"
     ),
 ]
 Soft = Annotated[
-    int | None, Field(ge=0, description="mix the k most similar units, 0 all, in place of a permutation")
+    int | None, Field(ge=0, description="number of most similar units to mix, instead of a permutation; 0: all")
 ]
-Average = Annotated[str, Field(description="the reduce of networks whose units are matched, such as median")]
+Average = Annotated[str, Field(description="reduce of the matched networks, such as median")]
 
 
 @dataclass(frozen=True)
 class Networks:
-    """What `Matched` must know of a run's networks to match their units."""
+    """A run's networks, as `Matched` needs them to match their units."""
 
     objective: Objective
     partitions: Partitions
     units: UnitGroups
 
     def tensors(self, params: Vectors, buffers: Vectors, frozen: Vectors) -> dict[str, torch.Tensor]:
-        """Every tensor of a network by name."""
+        """Return every tensor of a network by name."""
         return named_tensors(self.objective.layout, params, buffers, frozen)
 
 
 @dataclass(frozen=True)
 class Matched(Gather):
-    """Bring the units of the updates' networks into one order, then reduce them by another reduce.
+    """Bring the units of the updates' networks into one order, then reduce the networks by another reduce.
 
-    `match` says by what units are compared, and `metric` how (the default depends on `match`). `match_to` says
-    what they are matched to: the network that the round started from (the default), the first update's network, or
-    all networks to one another (``many``). The networks are then reduced by the reduce that `average` names, or by
-    `inner` if it is given. `soft` k mixes the k most similar units, 0 all of them, by a softmax with
-    `temperature`; this does not preserve functions. Activations are computed on the first `examples` of partition
-    0. An update whose units are in order already passes unchanged. It must be `bound` to a run's networks before
-    the first round.
+    `match` chooses what is compared: weights, activations or both. `metric` chooses the similarity; its default
+    depends on `match`. `match_to` chooses the target: the network at the round's start (the default), the first
+    update's network, or all networks with one another (``many``). Then the reduce named `average`, or `inner` if
+    it is given, combines the networks. `soft` k mixes the k most similar units by a softmax with `temperature`,
+    and 0 mixes all units; mixing does not preserve functions. Activations are computed on the first `examples` of
+    partition 0. An update whose units are in order passes unchanged. Call `bound` with a run's networks before the
+    first round.
 
     >>> Matched(match="activations", match_to="many").averaging
     Mean(weighted=True)
@@ -85,10 +85,11 @@ class Matched(Gather):
 
     def __post_init__(self) -> None:
         if self.soft is not None and self.to == "many":
-            raise UsageError("a soft match is to one network: to start or first, not many")
+            raise UsageError("a soft match needs match_to = start or first, not many")
 
     @property
     def to(self) -> To:
+        """The target of the match: ``start``, ``first`` or ``many``."""
         return self.match_to or "start"
 
     @property
@@ -97,13 +98,13 @@ class Matched(Gather):
 
     @property
     def averaging(self) -> Reduce:
-        """The reduce of the networks whose units are in one order."""
+        """The reduce that combines the networks once their units are in one order."""
         return self.inner or find_reduce(self.average)
 
     def bound(self, objective: Objective, partitions: Partitions) -> Matched:
-        """This reduce with the unit groups of a run's networks.
+        """Return this reduce with the unit groups of a run's networks.
 
-        Raises `UnitsUnsound` if permuting them is unsound, and `UsageError` where no examples are at hand.
+        Raises `UnitsUnsound` if permuting them is unsound, and `UsageError` if no examples are at hand.
         """
         if self.match != "weights" and partitions.placement.stays:
             raise UsageError(
@@ -124,7 +125,7 @@ class Matched(Gather):
 
     @property
     def matches(self) -> tuple[TensorSpec, ...]:
-        """The tensors of a match that are stored for each partition: one permutation or mixture for each group."""
+        """The tensors of a match that are stored for each partition: one permutation or mixture per unit group."""
         if self.networks is None:
             return ()
         units = self.networks.units
@@ -192,7 +193,7 @@ def _inputs(partitions: Partitions, count: int) -> Inputs:
 def _aligned(
     networks: Networks, state: State, update: Update, moved: Tensors, permutation: Mapping[str, torch.Tensor]
 ) -> Update:
-    """The update after a permutation of its network's units; `moved` are the permuted tensors."""
+    """Return the update after a permutation of its network's units. `moved` are the permuted tensors."""
     home = networks.units.identity()
     if all(not t.is_floating_point() and torch.equal(t, home[name]) for name, t in permutation.items()):
         return update

@@ -1,6 +1,6 @@
-"""Reduces that are means, also with weights that updates tell in their metrics.
+"""Means of updates, also with weights from the updates' metrics.
 
-They are computed pairwise, so memory does not grow with the number of partitions.
+They are folds over pairs, so the memory does not grow with the number of partitions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from roundweave.tasks.numerics.pieces import accumulator, in_pieces, is_float
 
 @dataclass(frozen=True)
 class WeightedSum(Record):
-    """Sums of weight times vector in the accumulator type; for integer and bool vectors it is the maximum."""
+    """Sums of weight times vector in the accumulator type; maxima for integer and bool vectors."""
 
     direction: Vectors
     buffers: Vectors
@@ -34,8 +34,8 @@ class WeightedSum(Record):
 class Mean(Reduce):
     """The mean of the updates weighted by their integer weights (FedAvg, McMahan et al. 2017, Algorithm 1).
 
-    A single update passes unchanged. Float buffers take the weighted mean, integer and bool ones the maximum.
-    If `weighted` is false, each update has weight 1.
+    A single update passes unchanged. Float buffers take the weighted mean, integer and bool ones the maximum. If
+    `weighted` is False, each update has weight 1.
 
     >>> left, right = (Update({"float32": torch.tensor([n])}, weight=w) for n, w in ((1.0, 3), (5.0, 1)))
     >>> mean = Mean().finish(State({}), Mean().join(left, right))
@@ -48,7 +48,7 @@ class Mean(Reduce):
 
     @torch.no_grad()
     def join(self, left: Node, right: Node) -> WeightedSum:
-        """Add two nodes; an update that is no sum yet is multiplied by its weight."""
+        """Add two nodes. An update that is no sum yet is first multiplied by its weight."""
         (left, weight, times), (right, other, others) = self._weighed(left), self._weighed(right)
         add = partial(_sum, times, others)
         return WeightedSum(
@@ -59,7 +59,7 @@ class Mean(Reduce):
         )
 
     def _weighed(self, node: Node) -> tuple[Node, int, int]:
-        """A node, what it weighs, and what its vectors are to be multiplied by."""
+        """Return a node, its weight, and the factor of its vectors."""
         if isinstance(node, WeightedSum):
             return node, node.weight, 1
         weight = node.weight if self.weighted else 1
@@ -81,8 +81,8 @@ class Mean(Reduce):
 class ClippedMean(Mean):
     """The mean of updates whose directions are scaled to an L2 norm of at most `norm` over all elements.
 
-    It bounds what one partition can move (McMahan et al. 2018, section 3, here without noise). Each of the extras,
-    which move the networks of later rounds, is scaled so as well; buffers are not.
+    Clipping bounds the influence of one partition (McMahan et al. 2018, section 3, here without noise). Each of
+    the extras is scaled in the same way, because extras move the networks of later rounds. Buffers are not scaled.
 
     >>> update = Update({"float32": torch.tensor([3.0, 4.0])})
     >>> ClippedMean(norm=1.0).finish(State({}), update).direction["float32"].norm().item()
@@ -99,7 +99,7 @@ class ClippedMean(Mean):
         return super()._weighed(self._clipped(node) if isinstance(node, Update) else node)
 
     def finish(self, state: State, node: Node) -> Update:
-        """Divide the sums; a single update is clipped."""
+        """Divide the sums. A single update is clipped, too."""
         return self._clipped(node) if isinstance(node, Update) else super().finish(state, node)
 
     def _clipped(self, update: Update) -> Update:
@@ -116,12 +116,12 @@ class ClippedMean(Mean):
 
 
 def plain_mean() -> Mean:
-    """The mean of the updates with weight 1 each."""
+    """Return the mean in which each update has weight 1."""
     return Mean(weighted=False)
 
 
 def _sum(times: int, others: int, left: Vectors, right: Vectors) -> Vectors:
-    """The sum of two nodes' vectors, (element,), each times its number; the maximum of what is no float."""
+    """Add two nodes' vectors, (element,), each times its number; take the maximum of integer and bool vectors."""
 
     def add(wide: torch.dtype, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return (one.to(wide) * times).add_(other.to(wide) * others)
@@ -133,24 +133,24 @@ def _sum(times: int, others: int, left: Vectors, right: Vectors) -> Vectors:
 
 
 def scaled(vectors: Vectors, times: float) -> Vectors:
-    """Vectors (element,) times a number, in the types in which they are summed; what is no float stays."""
+    """Multiply vectors (element,) by a number, in the accumulator types. Integer and bool vectors stay."""
     return {k: v.to(accumulator(k)) * times if is_float(k) else v for k, v in vectors.items()}
 
 
 def divided(vectors: Vectors, weight: float) -> Vectors:
-    """Sums (element,) over a weight, in the types of the parameters; what is no float stays."""
+    """Divide sums (element,) by a weight, in the types of the parameters. Integer and bool vectors stay."""
     return {
         k: in_pieces(lambda sums: (sums / weight).to(getattr(torch, k)), v) if is_float(k) else v  # noqa: B023
         for k, v in vectors.items()
     }
 
 
-Fairness = Annotated[float, Field(ge=0, description="how much more partitions with a large loss count; 0: as all")]
+Fairness = Annotated[float, Field(ge=0, description="exponent of the loss in a partition's weight; 0: none")]
 
 
 @dataclass(frozen=True)
 class ReweightedSum(Record):
-    """Sums over updates, of their terms and of what the direction is divided by, both in units of exp(`scale`)."""
+    """Sums over updates of their terms and of the divisor's terms, both in units of exp(`scale`)."""
 
     sum: WeightedSum
     divisor: float
@@ -159,13 +159,15 @@ class ReweightedSum(Record):
 
 @dataclass(frozen=True)
 class Reweighted(Mean):
-    """The base class: the direction is the sum of a_k d_k over the sum of b_k; all else is the weighted mean.
+    """Base class of means whose direction is the sum of a_k d_k over the sum of b_k.
 
-    A subclass says what they are of an update; being too large for a float, perhaps, in a unit of their own.
+    The rest is the weighted mean.
+
+    A subclass computes a_k and b_k of an update, in a unit of its own, because they may be too large for a float.
     """
 
     def share(self, update: Update) -> tuple[float, float, float]:
-        """The factor of an update's direction, what it adds to the divisor, and the logarithm of their unit."""
+        """Return the factor of an update's direction, its term of the divisor, and the logarithm of their unit."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -184,7 +186,7 @@ class Reweighted(Mean):
         return replace(mean, direction=divided(shared.sum.direction, self.divisor(shared)))
 
     def divisor(self, shared: ReweightedSum) -> float:
-        """What the sum of the directions is divided by."""
+        """Return the divisor of the sum of the directions."""
         return shared.divisor
 
     def _shared(self, node: Node) -> ReweightedSum:
@@ -211,14 +213,14 @@ class Reweighted(Mean):
 class Normalised(Reweighted):
     """The mean direction of a step, times the mean number of steps (FedNova, Wang et al. 2020, section 4).
 
-    Both means are weighted by examples, unless `weighted` is false. Partitions that take more steps then count no
-    more.
+    Both means are weighted by examples, unless `weighted` is False. Partitions that take more steps then count no
+    more than others.
     """
 
     elementwise = True
 
     def share(self, update: Update) -> tuple[float, float, float]:
-        """Weight over steps, and weight times steps."""
+        """Return the weight over the steps, and the weight times the steps."""
         steps, (_, weight, _) = update.metrics["walked"], self._weighed(update)
         return weight / steps, weight * steps, 0.0
 
@@ -230,14 +232,14 @@ class Normalised(Reweighted):
 class Fair(Reweighted):
     """Updates weighted by their loss F to the power q (q-FedAvg, Li et al. 2020, Algorithm 2).
 
-    With L = 1 / lr and d the direction, it is the sum of F^q L d over that of q F^(q - 1) |L d|^2 + L F^q. With
-    q = 0 it is the plain mean.
+    With L = 1 / lr and the direction d, the result is the sum of F^q L d divided by the sum of ``q F^(q - 1) |L
+    d|^2 + L F^q``. With q = 0 it is the plain mean.
     """
 
     q: Fairness = 1.0
 
     def share(self, update: Update) -> tuple[float, float, float]:
-        """L, and what it adds to the divisor, both in units of F^q."""
+        """Return L, the term of the divisor, and the logarithm of their unit F^q."""
         loss, lipschitz = update.metrics["start_loss"], 1 / update.metrics["rate"]
         if not 0 <= loss < math.inf:
             raise UsageError(f"q-FedAvg takes powers of losses, and the loss {loss} has none; give another loss")
@@ -249,15 +251,15 @@ class Fair(Reweighted):
         return lipschitz, self.q / loss * squares * lipschitz**2 + lipschitz, self.q * math.log(loss)
 
     def divisor(self, shared: ReweightedSum) -> float:
-        return shared.divisor or 1.0  # all losses are 0: nothing is to be gained
+        return shared.divisor or 1.0  # all losses are 0: nothing to improve
 
 
 @dataclass(frozen=True)
 class Worst(Reweighted):
-    """The mean in which updates have the weights that the map `Agnostic` tells (Mohri et al. 2019)."""
+    """The mean in which updates have the weights that the map `Agnostic` computes (Mohri et al. 2019)."""
 
     elementwise = True
 
     def share(self, update: Update) -> tuple[float, float, float]:
-        """One to the logarithm of its weight."""
+        """Return 1, 1, and the logarithm of the update's weight."""
         return 1.0, 1.0, update.metrics["log_weight"]

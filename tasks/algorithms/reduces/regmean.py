@@ -1,4 +1,4 @@
-"""A reduce that solves each layer for what the updates' networks gave on examples of their own."""
+"""A reduce that solves each layer on the inputs of the updates' networks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,17 @@ from roundweave.tasks.algorithms.reduces.mean import Mean
 from roundweave.tasks.algorithms.reduces.tree import Gather, reduce_all
 from roundweave.tasks.networks.objective import arrived_tensors
 
-Shrinkage = Annotated[
-    float, Field(ge=0, le=1, description="what is left of the products of two different inputs of a layer")
-]
-GramExamples = Annotated[
-    int, Field(ge=1, description="examples of a partition on which the inputs of layers are observed")
-]
+Shrinkage = Annotated[float, Field(ge=0, le=1, description="factor on the off-diagonal elements of Gram matrices")]
+GramExamples = Annotated[int, Field(ge=1, description="examples of a partition for the Gram matrices")]
 
 
 @dataclass(frozen=True)
 class RegMean(Gather):
     """The weighted mean of the updates, with each layer solved by the Gram matrices that the maps observed.
 
-    A layer's outputs are then nearest, in the sum of squares, to those of the updates' networks on their own
-    inputs of it (Jin et al. 2023, section 3). What is of no layer is the mean. It must be `bound` to a run's
-    network, whose maps are to be `WithGrams`, before the first round.
+    A solved layer minimises the sum of squared differences from the outputs of the updates' networks on their own
+    inputs (Jin et al. 2023, section 3). Tensors of no layer take the mean. Call `bound` with a run's network
+    before the first round. The maps must be `WithGrams`.
 
     >>> RegMean(shrinkage=0.5)
     RegMean(shrinkage=0.5, gram_examples=1000)
@@ -43,19 +39,17 @@ class RegMean(Gather):
     observation: Observation | None = field(default=None, repr=False, compare=False)
 
     def bound(self, objective: Any, partitions: Any) -> RegMean:
-        """The reduce, bound to the layers of a run's network."""
+        """Return the reduce, bound to the layers of a run's network."""
         return replace(self, layout=objective.layout, observation=observation_of(objective, partitions))
 
     def __call__(self, state: State, updates: Sequence[Update]) -> Update:
-        """The mean update, whose direction ends at the solved layers."""
+        """Return the mean update. Its direction ends at the solved layers."""
         from roundweave.tasks.matching.solving.solve import regmean
 
         if self.layout is None or self.observation is None:
             raise UsageError("RegMean must be bound to the run's network before its first round")
         if any(not update.observed for update in updates):
-            raise UsageError(
-                "the updates bring no Gram matrices, as those of a run that was reduced in another way"
-            )
+            raise UsageError("the updates have no Gram matrices: the run was trained with another reduce")
         mean = reduce_all(Mean(), state, updates)
         if len(updates) == 1:
             return mean

@@ -21,8 +21,8 @@ class Robust(Gather):
     """Base class of reduces that take a robust center of the updates instead of their mean.
 
     The direction, the float buffers and each of the extras have separate centers, so that all of them are
-    protected; integer and bool buffers take their lower median. Weights are ignored, since a corrupted partition
-    may claim any. A subclass defines `center`, and `needs` if it needs more than one update.
+    protected. Integer and bool buffers take their lower median. Weights are ignored, because a corrupted partition
+    may claim any weight. A subclass defines `center`, and `needs` if it needs more than one update.
 
     >>> class Largest(Robust):
     ...     def center(self, points):
@@ -34,12 +34,12 @@ class Robust(Gather):
 
     @abstractmethod
     def center(self, points: torch.Tensor) -> torch.Tensor:
-        """The center, (elements,), of points (updates, elements) in the accumulator type."""
+        """Reduce points (updates, elements) to their center (elements,), in the accumulator type."""
 
     def __call__(self, state: State, updates: Sequence[Update]) -> Update:
-        """The center of the updates, one vector (elements,) per dtype.
+        """Return the center of the updates, one vector (elements,) per dtype.
 
-        Raises `RoundFailed` if they are too few.
+        Raises `RoundFailed` if there are too few updates.
         """
         if len(updates) < self.needs:
             raise RoundFailed(
@@ -76,9 +76,9 @@ class Robust(Gather):
         return exact | {k: part.to(getattr(torch, k)) for k, part in zip(sizes, parts, strict=True)}
 
     def _center_of_finite(self, points: torch.Tensor) -> torch.Tensor:
-        """The center, (elements,), of points (updates, elements).
+        """Reduce points (updates, elements) to their center (elements,).
 
-        Elements that are not finite in every point, such as those of masks, have no distance and take the median.
+        An element that is not finite in some point, such as that of a mask, has no distance and takes the median.
         """
         finite = points.isfinite().all(0)
         if finite.all():
@@ -89,15 +89,16 @@ class Robust(Gather):
 
 
 def _lower_median(points: torch.Tensor) -> torch.Tensor:
-    """The lower median, (updates, elements) -> (elements,); each element is one of an update."""
+    """Return the lower median of points (updates, elements) as (elements,). Each element occurs in an update."""
     return in_pieces(lambda piece: piece.sort(0).values[(len(points) - 1) // 2], points)
 
 
 @dataclass(frozen=True)
 class Median(Robust):
-    """The median of each coordinate; for an even number, the middle two's mean (Yin et al. 2018, Definition 1).
+    """The median of each coordinate (Yin et al. 2018, Definition 1).
 
-    It withstands fewer than half of the updates: each coordinate stays in the range of the honest ones.
+    For an even number of updates it is the mean of the middle two values. The reduce withstands corrupted updates
+    that are fewer than half: each coordinate stays in the range of the honest updates.
 
     >>> Median().center(torch.tensor([[1.0, 5.0], [2.0, 4.0], [1e6, -1e6]])).tolist()
     [2.0, 4.0]
@@ -106,7 +107,7 @@ class Median(Robust):
     elementwise = True
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
-        """(updates, elements) -> (elements,)."""
+        """Reduce points (updates, elements) to their median (elements,)."""
         updates = len(points)
         middle = slice((updates - 1) // 2, updates // 2 + 1)
         return in_pieces(lambda piece: piece.sort(0).values[middle].mean(0), points)
@@ -114,20 +115,21 @@ class Median(Robust):
 
 @dataclass(frozen=True)
 class Withstanding(Robust):
-    """Base class of reduces that withstand `f` corrupted updates, a number that they are told."""
+    """Base class of reduces that withstand `f` corrupted updates."""
 
     f: int
 
     def __post_init__(self) -> None:
         if self.f < 0:
-            raise UsageError(f"{type(self).__name__} withstands f = 0 or more corrupted updates, not {self.f}")
+            raise UsageError(f"{type(self).__name__} needs f = 0 or more corrupted updates, not {self.f}")
 
 
 @dataclass(frozen=True)
 class TrimmedMean(Withstanding):
-    """The mean of each coordinate without its `f` smallest and `f` largest (Yin et al. 2018, Definition 2).
+    """The mean of each coordinate without its `f` smallest and `f` largest values (Yin et al. 2018, Definition 2).
 
-    It withstands `f` corrupted updates of at least 2 f + 1: each coordinate stays in the range of the honest ones.
+    The reduce needs 2 f + 1 updates. It withstands `f` corrupted updates: each coordinate stays in the range of
+    the honest updates.
 
     >>> TrimmedMean(1).center(torch.tensor([[1.0], [2.0], [3.0], [-1e6]])).tolist()
     [1.5]
@@ -138,17 +140,17 @@ class TrimmedMean(Withstanding):
         return 2 * self.f + 1
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
-        """(updates, elements) -> (elements,)."""
+        """Reduce points (updates, elements) to their trimmed mean (elements,)."""
         kept = slice(self.f, len(points) - self.f)
         return in_pieces(lambda piece: piece.sort(0).values[kept].mean(0), points)
 
 
 @dataclass(frozen=True)
 class Krum(Withstanding):
-    """The update with the smallest sum of squared distances to its n - f - 2 nearest of n.
+    """The update with the smallest sum of squared distances to its n - f - 2 nearest updates of n.
 
-    Blanchard et al. 2017, section 4. It withstands `f` corrupted updates of n if n is at least 2 f + 3. With
-    `keep` above 1 it is Multi-Krum, the mean of the `keep` best updates.
+    See Blanchard et al. 2017, section 4. The reduce withstands `f` corrupted updates of n if n is at least 2 f +
+    3. With `keep` above 1 it is Multi-Krum, the mean of the `keep` best updates.
 
     >>> Krum(1).center(torch.tensor([[1.0], [2.0], [2.5], [4.0], [1e6]])).tolist()
     [2.0]
@@ -159,7 +161,7 @@ class Krum(Withstanding):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.keep < 1:
-            raise UsageError(f"krum keeps 1 update or more, not {self.keep}")
+            raise UsageError(f"krum needs keep = 1 or more updates, not {self.keep}")
 
     @property
     def needs(self) -> int:
@@ -167,12 +169,15 @@ class Krum(Withstanding):
         return max(2 * self.f + 3, self.f + self.keep)
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
-        """(updates, elements) -> (elements,); of equally good updates the first is chosen."""
+        """Reduce points (updates, elements) to the best ones' mean (elements,).
+
+        Of equal updates the first is chosen.
+        """
         return points[krum_scores(_distances(points), self.f).argsort(stable=True)[: self.keep]].mean(0)
 
 
 def _distances(points: torch.Tensor) -> torch.Tensor:
-    """The squared distances between points (updates, elements), float64 (updates, updates)."""
+    """Return the squared distances between points (updates, elements), float64 (updates, updates)."""
     distances = torch.zeros(len(points), len(points), dtype=torch.float64)
     for i, j in combinations(range(len(points)), 2):
         distances[i, j] = distances[j, i] = (points[i] - points[j]).double().square().sum()
@@ -180,17 +185,17 @@ def _distances(points: torch.Tensor) -> torch.Tensor:
 
 
 def krum_scores(distances: torch.Tensor, f: int) -> torch.Tensor:
-    """Krum's scores (updates,) from squared distances (updates, updates): sums over the n - f - 2 nearest."""
+    """Return Krum's scores (updates,) of squared distances (updates, updates): sums over the n - f - 2 nearest."""
     # The first of the sorted distances is that of an update to itself, 0.
     return distances.sort(1).values[:, 1 : max(2, len(distances) - f - 1)].sum(1)
 
 
 @dataclass(frozen=True)
 class Bulyan(Withstanding):
-    """The mean of each coordinate's n - 4 f values nearest its median, of n - 2 f updates that Krum selects.
+    """The mean of the n - 4 f values nearest the median, per coordinate, of n - 2 f updates that Krum selects.
 
-    El Mhamdi et al. 2018, section 4. Krum selects one after the other. It withstands `f` corrupted updates of n if
-    n is at least 4 f + 3, also those that are far off in single coordinates only.
+    See El Mhamdi et al. 2018, section 4. Krum selects the updates one after the other. The reduce withstands `f`
+    corrupted updates of n if n is at least 4 f + 3, also updates that are far off in a few coordinates only.
 
     >>> Bulyan(1).center(torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0], [5.0], [1e6]])).tolist()
     [2.0]
@@ -201,7 +206,7 @@ class Bulyan(Withstanding):
         return 4 * self.f + 3
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
-        """(updates, elements) -> (elements,); of equally good updates the first is selected."""
+        """Reduce points (updates, elements) to (elements,). Of equally good updates the first is selected."""
         distances, left, selected = _distances(points), [*range(len(points))], list[int]()
         while len(selected) < len(points) - 2 * self.f:
             scores = krum_scores(distances[left][:, left], self.f)
@@ -214,12 +219,13 @@ class Bulyan(Withstanding):
 
 @dataclass(frozen=True)
 class GeometricMedian(Robust):
-    """The point with the smallest sum of distances to the updates, each counted once.
+    """The point with the smallest sum of distances to the updates. Each update counts once.
 
-    It is found by smoothed Weiszfeld steps (Pillutla et al. 2022, Algorithm 2), which begin at the median of each
-    coordinate and end when a step is shorter than `tolerance`. Distances below `smoothing` are raised to it. Both
-    are fractions of the median distance, which corrupted updates cannot change. It withstands fewer than half of
-    the updates. Unlike in the paper, updates have equal weights, as a corrupted partition may claim any number.
+    Smoothed Weiszfeld steps find the point (Pillutla et al. 2022, Algorithm 2). They begin at the median of each
+    coordinate and end when a step is shorter than `tolerance`. Distances below `smoothing` are raised to
+    `smoothing`. Both are fractions of the median distance, which corrupted updates cannot change. The reduce
+    withstands corrupted updates that are fewer than half. Unlike in the paper, updates have equal weights, because
+    a corrupted partition may claim any weight.
 
     >>> GeometricMedian().center(torch.tensor([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]])).tolist()
     [0.0, 0.0]
@@ -231,10 +237,10 @@ class GeometricMedian(Robust):
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.smoothing <= 0 or self.tolerance < 0:
-            raise UsageError("geometric_median takes steps from 1, smoothing above 0 and tolerance from 0")
+            raise UsageError("geometric_median needs 1 step or more, smoothing above 0 and tolerance of 0 or more")
 
     def center(self, points: torch.Tensor) -> torch.Tensor:
-        """(updates, elements) -> (elements,)."""
+        """Reduce points (updates, elements) to their geometric median (elements,)."""
         center = in_pieces(lambda piece: piece.median(0).values, points)
         for _ in range(self.steps):
             distances = torch.stack([(point - center).double().norm() for point in points])

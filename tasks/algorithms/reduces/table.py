@@ -9,20 +9,20 @@ from roundweave.tasks.own_code.tables import Entry, make
 
 REDUCES: Mapping[str, Entry] = {
     "mean": Entry("the mean, weighted by examples", ".algorithms.reduces.mean:Mean"),
-    "plain_mean": Entry("the mean, in which each update counts as one", ".algorithms.reduces.mean:plain_mean"),
-    "clipped_mean": Entry("the mean, no update longer than NORM", ".algorithms.reduces.mean:ClippedMean", "NORM"),
+    "plain_mean": Entry("the unweighted mean of the updates", ".algorithms.reduces.mean:plain_mean"),
+    "clipped_mean": Entry("the mean of updates clipped to NORM", ".algorithms.reduces.mean:ClippedMean", "NORM"),
     "median": Entry("the median of each coordinate", ".algorithms.reduces.robust:Median"),
-    "trimmed_mean": Entry("the mean without F least and greatest", ".algorithms.reduces.robust:TrimmedMean", "F"),
-    "krum": Entry("the update nearest to the others, F corrupted", ".algorithms.reduces.robust:Krum", "F[:KEEP]"),
-    "bulyan": Entry("the trimmed mean of those that Krum selects", ".algorithms.reduces.robust:Bulyan", "F"),
+    "trimmed_mean": Entry("the mean without the F extreme values", ".algorithms.reduces.robust:TrimmedMean", "F"),
+    "krum": Entry("the update nearest to others, with F attackers", ".algorithms.reduces.robust:Krum", "F[:KEEP]"),
+    "bulyan": Entry("the trimmed mean of updates that Krum selects", ".algorithms.reduces.robust:Bulyan", "F"),
     "geometric_median": Entry("the point nearest to all updates", ".algorithms.reduces.robust:GeometricMedian"),
-    "regmean": Entry("the mean, each layer solved on partitions' inputs", ".algorithms.reduces.regmean:RegMean"),
-    "matched": Entry("the mean, hidden units matched first", ".algorithms.reduces.matched:Matched"),
+    "regmean": Entry("the mean, layers solved by Gram matrices", ".algorithms.reduces.regmean:RegMean"),
+    "matched": Entry("the mean after hidden units are matched", ".algorithms.reduces.matched:Matched"),
 }
 
 
 def find_reduce(named: str) -> Reduce:
-    """The reduce of a text such as ``median`` or ``krum:1``; raises `UsageError`.
+    """Return the reduce that a text such as ``median`` or ``krum:1`` names. Raises `UsageError`.
 
     >>> find_reduce("krum:1")
     Krum(f=1, keep=1)

@@ -1,4 +1,4 @@
-"""The binary tree over partitions, along which updates are reduced, and reduces that need all of them at once."""
+"""The binary tree over partitions along which updates are reduced, and the base of reduces that gather."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roundweave.tasks.algorithms.algebra import Node, Reduce
 
 
 def cover(first: int, last: int, low: int, high: int) -> list[tuple[int, int]]:
-    """The fewest nodes of the tree over partitions [first, last) that make up [low, high)."""
+    """Return the fewest nodes of the tree over partitions [first, last) that make up [low, high)."""
     if last <= low or high <= first:
         return []
     if low <= first and last <= high:
@@ -21,10 +21,10 @@ def cover(first: int, last: int, low: int, high: int) -> list[tuple[int, int]]:
 
 
 def fold(reduce: Reduce, node: tuple[int, int], known: Callable[[int, int], Node | None]) -> Node | None:
-    """Compute a node of the tree from known nodes; None stands for absent partitions.
+    """Compute a node of the tree from known nodes. None stands for absent partitions.
 
     `known(first, last)` raises KeyError for an unknown node, which is then computed from its halves. The shape of
-    the tree depends only on the indices, so the bits do not depend on who computed which node.
+    the tree depends on the indices alone, so the bits do not depend on who computed which node.
     """
     first, last = node
     try:
@@ -38,7 +38,7 @@ def fold(reduce: Reduce, node: tuple[int, int], known: Callable[[int, int], Node
 
 
 def fold_updates(reduce: Reduce, node: tuple[int, int], updates: Mapping[int, Node | None]) -> Node | None:
-    """Compute a node of the tree from the updates of its partitions; None, or no entry, stands for absent ones."""
+    """Compute a node of the tree from the updates of its partitions. None, or no entry, stands for absent ones."""
     present = sorted(updates)
 
     def leaf(first: int, last: int) -> Node | None:
@@ -55,12 +55,12 @@ def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Updat
     """Reduce a list of updates to one.
 
     Args:
-        reduce: The reduce, which joins the updates along the tree of partitions, or gathers them.
-        state: The state that the updates' maps began with.
+        reduce: The reduce. It joins the updates along the tree of partitions, or gathers them.
+        state: The state from which the updates were mapped.
         updates: The accepted updates, in the order of their partitions.
 
     Returns:
-        One update, with vectors (element,) as the given ones have.
+        One update, with vectors (element,) like those of the given updates.
 
     Example:
         >>> import torch
@@ -79,7 +79,7 @@ def reduce_all(reduce: Reduce, state: State, updates: Sequence[Update]) -> Updat
 class Gather(Reduce):
     """Base class of reduces that need all updates at once, ordered by partition.
 
-    A subclass defines ``__call__(state, updates) -> Update``.
+    A subclass defines ``__call__(state, updates) -> Update``. The base class defines `join` and `finish`.
 
     >>> class Last(Gather):
     ...     def __call__(self, state, updates):
@@ -99,7 +99,7 @@ class Gather(Reduce):
         return self(state, _listed(node))
 
     def __call__(self, state: State, updates: Sequence[Update]) -> Update:
-        """Combine all updates into one; defined by subclasses."""
+        """Combine all updates into one. Subclasses define this method."""
         raise NotImplementedError
 
 

@@ -33,13 +33,13 @@ NAMES = (
 """The accepted names of the arrays: inputs, targets, and the optional held-out inputs and targets."""
 
 SCANNED = 4096
-"""Of so many examples at once the largest label is found."""
+"""The number of examples that are read at once to find the largest label."""
 
 
 def reading(file: str | Path, kind: str) -> AbstractContextManager[None]:
-    """A context for libraries that read a file, whose errors become `DataError`s of one line.
+    """Raise the errors of libraries that read a file as `DataError`s of one line, in this context.
 
-    Raises `DataError` for a pipe, a device, or a file of ``/proc``, as nobody knows how much there is to read.
+    Raises `DataError` for a pipe, a device, or a file of ``/proc``, whose size is unknown.
     """
 
     def failed(error: BaseException) -> DataError:
@@ -73,7 +73,7 @@ class Npz(Source):
     by: str | None = None
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
-        """All examples, checked for NaN and bad labels."""
+        """Return all examples, checked for NaN and bad labels."""
         kind = "an .npz file"
         with reading(self.file, kind), zipfile.ZipFile(self.file) as archive, np.load(self.file) as stored:
             sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
@@ -111,7 +111,7 @@ class Npy(Source):
     hash_data: bool = False
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
-        """What reads both arrays; targets (example,) are in memory. Raises `DataError`."""
+        """Return the reader of both arrays. Targets (example,) are in memory. Raises `DataError`."""
         files = [file_at(self.file), file_at(str(Path(self.file).parent / self.target))]
         return Dataset(_reader(_mapped(files[0]), _mapped(files[1]), files, self.hash_data))
 
@@ -124,7 +124,10 @@ class Zarr(Source):
     hash_data: bool = False
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
-        """What reads both arrays, by chunks or shards; targets (example,) are in memory. Raises `DataError`."""
+        """Return the reader of both arrays, by chunks or shards.
+
+        Targets (example,) are in memory. Raises `DataError`.
+        """
         import zarr  # imported here: it is slow, and other files do not need it
 
         files = [file for file in files_below(self.address) if file.name.startswith(("inputs/", "targets/"))]
@@ -146,7 +149,7 @@ class Zarr(Source):
 
 @dataclass(frozen=True)
 class Stored:
-    """An array (example, *); `take` reads some of its rows, int64 (row,) or a slice."""
+    """An array ``(example, *)``. `take` reads some of its rows, int64 (row,) or a slice."""
 
     where: str
     shape: tuple[int, ...]
@@ -154,7 +157,7 @@ class Stored:
     take: Callable[[Any], np.ndarray]
 
     def largest(self) -> int:
-        """The largest of whole numbers; -1 for others."""
+        """Return the largest of whole numbers; -1 for others."""
         if self.dtype.kind not in "iu":
             return -1
         firsts = range(0, self.shape[0], SCANNED)
@@ -162,7 +165,7 @@ class Stored:
 
 
 def _mapped(file: File) -> Stored:
-    """The array in an .npy file."""
+    """Return the array in an .npy file."""
     with reading(file.address, "an array of numbers in an .npy file"):
         found = np.load(file.address, mmap_mode="r", allow_pickle=False)
     dtype, offset, shape = found.dtype, found.offset, found.shape
@@ -187,13 +190,13 @@ def _mapped(file: File) -> Stored:
 
 
 def _chunked(address: str, array: Any, files: Sequence[File]) -> Stored:
-    """An array of a zarr group, which has these files; says in the log that zarr fills chunks that are missing."""
+    """Return an array of a zarr group, which has these files. Missing chunks, which zarr fills, are logged."""
     where = f"{address}/{array.basename}"
     if gone := array.nchunks - array.nchunks_initialized:
         filled = f"{gone} of {array.nchunks} chunks are missing, and are read as {array.fill_value}"
         logging.getLogger("roundweave").warning(f"{where}: {filled}; restore those that held anything else")
     if coded := [name for name in CODED if name in array.attrs]:
-        raise DataError(f"{where} has {coded[0]}, so that its numbers stand for others; store those as they are")
+        raise DataError(f"{where} has {coded[0]}, so its numbers are encoded; store them decoded")
     missing, by_name = _missing(array), {file.name: file for file in files}
     extents = array.shards or array.chunks
     others = [range(-(-size // extent)) for size, extent in zip(array.shape[1:], extents[1:], strict=True)]
@@ -216,11 +219,11 @@ def _chunked(address: str, array: Any, files: Sequence[File]) -> Stored:
 
 
 CODED = ("scale_factor", "add_offset", "_Unsigned", "_Encoding")
-"""Attributes by which xarray reads other numbers than are stored."""
+"""Attributes by which xarray decodes stored numbers."""
 
 
 def _missing(array: Any) -> list[Any]:
-    """The numbers that stand for a missing one, as xarray writes them; NaN is refused as such."""
+    """Return the numbers that stand for a missing one, in the convention of xarray. NaN is refused as such."""
     from xarray.backends.zarr import FillValueCoder
 
     of_fill = array.fill_value if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in array.attrs else None
@@ -231,7 +234,7 @@ def _missing(array: Any) -> list[Any]:
 
 
 def _reader(inputs: Stored, targets: Stored, files: Sequence[File], hash_data: bool, group: int = 0) -> FileReader:
-    """What reads two arrays, in groups of so many rows if `group` is not 0; raises `DataError`."""
+    """Return the reader of two arrays, in groups of so many rows if `group` is not 0. Raises `DataError`."""
     for array in (inputs, targets):
         if array.dtype.kind not in "biuf":
             raise DataError(f"{array.where} holds {array.dtype}, and examples are numbers; code it as numbers")

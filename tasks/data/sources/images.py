@@ -54,7 +54,7 @@ fashion = partial(Idx, "fashion-mnist")
 
 
 def _read(folder: str, stem: str, rank: int) -> tuple[Path, np.ndarray]:
-    """Read an IDX file of a folder, compressed or not; returns its path and its bytes with `rank` dimensions."""
+    """Read an IDX file of a folder, compressed or not. Return its path and its bytes with `rank` dimensions."""
     plain = f"{stem}-idx{rank}-ubyte"
     path = next((path for name in (f"{plain}.gz", plain) if (path := Path(folder, name)).is_file()), None)
     if path is None:
@@ -94,5 +94,8 @@ class Digits(Source):
 
 @cache
 def _table(path: Path) -> np.ndarray:
-    """The numbers of a file, which takes as long to read as a small run's rounds; nobody writes to them."""
+    """Return the numbers of a file, cached: reading takes as long as a small run's rounds.
+
+    Do not write to them.
+    """
     return np.loadtxt(path, delimiter=",")

@@ -1,4 +1,4 @@
-"""What a user's function gives: arrays, or data sets of torch and Hugging Face, read where they are used."""
+"""Data from a user's function: arrays, or data sets of torch and Hugging Face, read where they are used."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from roundweave.tasks.numerics.pinning import alone, pinned
 from roundweave.tasks.own_code.code import Code
 
 READ_AGAIN = 8
-"""How many examples of a data set, evenly spread, show whether it is the same, as each may take long to read."""
+"""The number of evenly spread examples that show whether a data set is the same. Each may take long to read."""
 
 
 @dataclass(frozen=True)
 class Own(Source):
     """A user's function as a source: ``f()`` gives everything, ``f(partition, partitions)`` one partition.
 
-    It returns (inputs, targets), a pair of such pairs of which the second is held out, a `Dataset` of ours, or a
-    data set of torch or Hugging Face, or a pair of those. `options` is a JSON object of keyword arguments.
+    The function returns one of: (inputs, targets); a pair of such pairs, the second held out; a `Dataset` of ours;
+    a data set of torch or Hugging Face; or a pair of those. `options` is a JSON object of keyword arguments.
     """
 
     code: Code
@@ -57,7 +57,7 @@ class Own(Source):
         return needed(self._function()) == 2
 
     def _function(self) -> Callable[..., Any]:
-        """The function with its options; raises `UsageError` for an option that it does not take."""
+        """Return the function with its options. Raises `UsageError` for an option that it does not take."""
         function, options = self.code.load(), json.loads(self.options)
         taken = inspect.signature(function).parameters.values()
         names = [each.name for each in taken if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
@@ -67,7 +67,7 @@ class Own(Source):
         return partial(function, **options)
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
-        """What the function gives, checked for NaN and bad labels unless it is `partitioned`."""
+        """Return what the function gives, checked for NaN and bad labels unless it is `partitioned`."""
         dataset = self.again(partition, partitions)
         for examples in [] if self.partitioned else dataset.parts:
             if isinstance(examples, Examples):
@@ -92,7 +92,7 @@ class Own(Source):
 
 
 def _beside(train: Dataset, held: Dataset) -> Dataset:
-    """A data set with another one held out; raises `DataError` where one number has two names in them."""
+    """Return a data set with another one held out. Raises `DataError` if one number has two names in them."""
     every = {"what is held out": held, "what is trained on": train}
     names = agreed_names({called: each.class_names for called, each in every.items()}, "class")
     agreed_names({called: each.input_names for called, each in every.items()}, "column")
@@ -100,24 +100,41 @@ def _beside(train: Dataset, held: Dataset) -> Dataset:
 
 
 def _named(part: Any, name: str) -> Dataset:
-    """A data set, or a pair of inputs and targets, with the names of its labels and its columns."""
+    """Return a data set, or a pair of inputs and targets, with the names of its labels and its columns."""
+    from roundweave.tasks.data.sources.encoding import named_labels  # of users' data alone
+
     alone = is_data_set(part)
-    given = _part(part, name) if alone else examples_of(part[0], part[1], name)
-    classes = () if isinstance(given, Items) and given.relabelled else class_names(part)
+    targets, texts = (None, ()) if alone else named_labels(part[1], name)
+    given = _part(part, name) if alone else examples_of(_columns(part[0], name), targets, name)
+    classes = () if isinstance(given, Items) and given.relabelled else texts or class_names(part)
     scaling = pixel_scaling(given.inputs) if isinstance(given, Examples) else None
     inputs = given.input_names if isinstance(given, Columns) else () if alone else table_columns(part[0])
     return Dataset(given, None, scaling, classes=len(classes), class_names=classes, input_names=inputs)
 
 
+def _columns(inputs: Any, name: str) -> Any:
+    """Return inputs.
+
+    A table's columns of different number types are joined. Raises `DataError` for a column of texts.
+    """
+    if not table_columns(inputs) or inputs.to_numpy().dtype.kind != "O":
+        return inputs
+    for column, values in inputs.items():
+        if values.dtype.kind not in "biuf":
+            raise DataError(f"{name}: column {column!r} holds {values.dtype}; code it as numbers, or leave it out")
+    return joined({str(column): values.to_numpy() for column, values in inputs.items()})
+
+
 def table_columns(inputs: Any) -> tuple[str, ...]:
-    """The names of a table's columns, such as one of pandas, in the order of the inputs that are made of it."""
-    return tuple(map(str, inputs.columns)) if np.ndim(inputs) == 2 and hasattr(inputs, "columns") else ()
+    """Return the names of a table's columns, such as one of pandas, in the order of the inputs."""
+    return tuple(map(str, inputs.columns)) if hasattr(inputs, "columns") and np.ndim(inputs) == 2 else ()
 
 
 def class_names(data: Any) -> tuple[str, ...]:
-    """The names of the labels of a data set, as those of torchvision and Hugging Face have them; () if unknown.
+    """Return the names of the labels of a data set, as torchvision and Hugging Face have them; () if unknown.
 
-    Those of a `Subset` are of the whole, and of a `ConcatDataset` of each; raises `DataError` if these differ.
+    Names of a `Subset` are those of the whole, and of a `ConcatDataset` those of each. Raises `DataError` if these
+    differ.
     """
     if isinstance(data, Subset):
         return class_names(data.dataset)
@@ -133,7 +150,7 @@ def class_names(data: Any) -> tuple[str, ...]:
 
 
 def target_column(data: Any) -> str:
-    """The column of the targets of a table of Hugging Face."""
+    """Return the column of the targets of a table of Hugging Face."""
     names = list(data.column_names or ())
     return next((key for key in TARGETS if key in names), names[-1] if names else "")
 
@@ -143,14 +160,17 @@ def _is_pair(value: Any) -> bool:
 
 
 def _given(part: Any, name: str) -> Examples | Reader:
-    """A part of a `Dataset` of ours, which a user may give in any form; raises `DataError`."""
+    """Return a part of a `Dataset` of ours, which a user may give in any form. Raises `DataError`."""
     if isinstance(part, Examples):
         return part
     return _part(part, name) if is_data_set(part) else examples_of(*_pairs(part, name)[0], name)
 
 
 def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
-    """The pairs (inputs, targets) to train on and, if given, held out; raises `DataError` for another value."""
+    """Return the pairs (inputs, targets) to train on and, if given, held out.
+
+    Raises `DataError` for other values.
+    """
     if isinstance(value, Mapping):
         if any(map(is_data_set, value.values())):
             raise DataError(f"{name} returns data sets by name; return one, or a pair with one held out")
@@ -168,7 +188,7 @@ def _pairs(value: Any, name: str) -> list[tuple[Any, Any]]:
 
 
 def is_data_set(value: Any) -> bool:
-    """Whether a value is a reader, or a data set of torch or of Hugging Face, known by its attributes."""
+    """Tell whether a value is a reader, or a data set of torch or of Hugging Face, known by its attributes."""
     columns = hasattr(value, "column_names") and hasattr(value, "with_format") and not isinstance(value, dict)
     return columns or isinstance(value, Reader | torch.utils.data.Dataset)
 
@@ -193,7 +213,7 @@ def _part(data: Any, name: str) -> Examples | Reader:
 
 @dataclass(frozen=True, eq=False)
 class Items(Reader):
-    """A map-style data set of torch: its examples are pairs (input, target), or dicts."""
+    """A map-style data set of torch. Its examples are pairs (input, target), or dicts."""
 
     data: Any
     name: str
@@ -202,22 +222,22 @@ class Items(Reader):
         return len(self.data)
 
     def read(self, rows: np.ndarray) -> Examples:
-        """The examples at some rows, int64 (row,), stacked; raises `DataError` where they do not stack."""
+        """Return the examples at some rows, int64 (row,), stacked. Raises `DataError` if they do not stack."""
         return check_values(collated(self.items(rows), self.name), self.name, rows)
 
     def items(self, rows: np.ndarray) -> list[Any]:
-        """The examples at some rows, int64 (row,), as the data set gives them."""
+        """Return the examples at some rows, int64 (row,), as the data set gives them."""
         many = getattr(self.data, "__getitems__", None)
         return list(many(rows.tolist())) if many else [self.data[row] for row in rows.tolist()]
 
     @property
     def targets(self) -> torch.Tensor | None:
-        """The targets (example,), if the data set, or that of a `Subset`, holds them as torchvision's do."""
+        """The targets (example,), if the data set, or that of a `Subset`, holds them as torchvision does."""
         return None if self.relabelled else self._told
 
     @functools.cached_property
     def relabelled(self) -> bool:
-        """Whether some examples have other targets than the data set holds, as by a ``target_transform``."""
+        """Tell whether some examples have other targets than the data set holds, as by a ``target_transform``."""
         if (told := self._told) is None:
             return False
         failing = failing_as(lambda error: DataError(f"{self.name}: an example failed with {located(error)}"))
@@ -241,15 +261,15 @@ class Items(Reader):
         return np.unique(np.linspace(0, len(self) - 1, READ_AGAIN).astype(np.int64))
 
     def evidence(self) -> list[Any]:
-        """The number of examples, and the digests of some of them."""
+        """Return the number of examples, and the digests of some of them."""
         return [len(self), *_described(lambda: self.items(self._some))]
 
 
 @dataclass(frozen=True, eq=False)
 class Columns(Items):
-    """A data set of Hugging Face, whose examples are dicts; without a format it gives arrays of numpy.
+    """A data set of Hugging Face. Its examples are dicts. Without a format it gives arrays of numpy.
 
-    `exact` has the columns of float64, of which its arrays of numpy are float32.
+    `exact` has the columns of float64: the arrays of numpy are float32.
     """
 
     exact: Any = None
@@ -259,12 +279,12 @@ class Columns(Items):
             return {**self.data[rows], **({} if self.exact is None else self.exact[rows])}
 
     def items(self, rows: np.ndarray) -> list[Any]:
-        """The examples at some rows, int64 (row,), as dicts."""
+        """Return the examples at some rows, int64 (row,), as dicts."""
         columns = self._at(rows)
         return [{key: column[place] for key, column in columns.items()} for place in range(len(rows))]
 
     def read(self, rows: np.ndarray) -> Examples:
-        """The examples at some rows, int64 (row,), with inputs as `joined` gives them."""
+        """Return the examples at some rows, int64 (row,), with inputs as `joined` gives them."""
         columns = self._at(rows)
         if len(columns) < 2:
             raise DataError(f"{self.name} needs a column of inputs and one of targets, and has {[*columns]}")
@@ -276,7 +296,7 @@ class Columns(Items):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The columns that are joined to inputs, in order; one alone needs no name."""
+        """The columns that are joined to inputs, in order. A single column needs no name."""
         names = tuple(name for name in self.data.column_names or () if name != target_column(self.data))
         return names if len(names) > 1 else ()
 
@@ -295,13 +315,13 @@ class Stream(Reader):
     """Examples that are read one after the other.
 
     Args:
-        data: An `IterableDataset` of torch, a streamed data set of Hugging Face, or another iterable that begins
+        data: An ``IterableDataset`` of torch, a streamed data set of Hugging Face, or another iterable that starts
             anew each time.
-        examples: How many there are; by default its length.
-        name: What errors call it.
+        examples: The number of examples; by default the length of `data`.
+        name: The name in messages.
 
     Raises:
-        DataError: It has no length, and none is given.
+        DataError: `data` has no length, and `examples` is not given.
 
     Example:
         >>> len(rw.Stream((([float(n)], n % 2) for n in range(100)), examples=100))
@@ -321,7 +341,10 @@ class Stream(Reader):
         return len(self.data) if self.examples is None else self.examples
 
     def at(self, rows: np.ndarray) -> Iterator[Any]:
-        """The examples at some rows, int64 (row,), in the stream's order; raises `DataError` if it ends before."""
+        """Yield the examples at some rows, int64 (row,), in the stream's order.
+
+        Raises `DataError` if it ends before.
+        """
         wanted, read = np.bincount(rows) > 0, 0
         for read, item in enumerate(islice(self.data, len(wanted)), 1):
             if wanted[read - 1]:
@@ -330,22 +353,32 @@ class Stream(Reader):
             raise DataError(f"{self.name} says that it has {len(self)} examples, and ends after {read}")
 
     def items(self, rows: np.ndarray) -> list[Any]:
-        """The examples at some rows, int64 (row,), for which all before them are read."""
+        """Return the examples at some rows, int64 (row,). All examples before them are read."""
         found = dict(zip(sorted({*rows.tolist()}), self.at(rows), strict=True))
         return [found[row] for row in rows.tolist()]
 
     def read(self, rows: np.ndarray) -> Examples:
-        """The examples at some rows, int64 (row,), stacked."""
+        """Return the examples at some rows, int64 (row,), stacked."""
         return collated(self.items(rows), self.name, alone=True)
 
     def evidence(self) -> list[Any]:
-        """The number of examples, and the digests of the first ones."""
+        """Return the number of examples, and the digests of the first ones."""
         return [len(self), *_described(lambda: islice(self.data, READ_AGAIN))]
 
+    def check_order(self) -> None:
+        """Raise `DataError` if the order follows the seed of global generators: each map would read another."""
+        # Under two seeds alone it might open the same one of a few files.
+        first, *others = (_described(lambda: islice(self.data, READ_AGAIN), seed) for seed in range(4))
+        if any(other != first for other in others):
+            raise DataError(
+                f"{self.name} gives other examples, or another order of them, with each seed of torch, numpy and "
+                "random; give what shuffles it a seed of its own, and augment by --transform, which is seeded"
+            )
 
-def _described(read: Callable[[], Iterable[Any]]) -> list[Any]:
-    """Examples as JSON, with digests in place of arrays; what is drawn to read them comes from one seed."""
-    with pinned(0, threads=1):
+
+def _described(read: Callable[[], Iterable[Any]], seed: int = 0) -> list[Any]:
+    """Return examples as JSON, with digests in place of arrays. One seed draws all that their reading draws."""
+    with pinned(seed, threads=1):
         return [_plain(item) for item in read()]
 
 

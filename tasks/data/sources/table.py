@@ -1,4 +1,4 @@
-"""Sources of examples: their interface, and the table of those with a name."""
+"""Sources of examples: their interface, and the table of built-in names."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from roundweave.tasks.own_code.tables import Entry, find
 if TYPE_CHECKING:
     from roundweave.tasks.data.datasets import Dataset
     from roundweave.tasks.data.meaning import Meaning
+    from roundweave.tasks.data.sources.encoding import Encode
 
 
 class Source(Protocol):
-    """A source of examples: a small value that is sent to workers, which load the examples they need.
+    """A source of examples: a small value that is sent to workers, which load the examples that they need.
 
-    A process loads equal sources only once. `find_source` gives one by its name.
+    A process loads equal sources only once. `find_source` returns a source by its name.
 
     Example:
         >>> source = rw.find_source("digits")
@@ -31,25 +32,25 @@ class Source(Protocol):
 
     @property
     def partitioned(self) -> bool:
-        """Whether each partition is loaded on its own, as all together may not fit on one machine."""
+        """Whether each partition is loaded on its own, because all together may not fit on one machine."""
         return False
 
     def load(self, partition: int, partitions: int) -> Dataset:
-        """Load one partition if the source is `partitioned`, else everything; raises `DataError`."""
+        """Load one partition if the source is `partitioned`, else everything. Raises `DataError`."""
         ...
 
     def again(self, partition: int, partitions: int) -> Dataset | None:
-        """Read the first examples once more if a user's code gives them; None for other sources."""
+        """Read the first examples once more if a user's code gives them. None for other sources."""
         return None
 
     def arranged(self, meaning: Meaning) -> Source:
-        """The source with columns and labels in the order of their names in `meaning`."""
+        """Return the source with columns and labels in the order of their names in `meaning`."""
         return Arranged(self, meaning)
 
 
 @dataclass(frozen=True)
 class Arranged(Source):
-    """A source whose columns and labels are put in the order of their names in `meaning`."""
+    """A source with columns and labels in the order of their names in `meaning`."""
 
     source: Source
     meaning: Meaning
@@ -62,7 +63,7 @@ class Arranged(Source):
         return self.source.partitioned
 
     def load(self, partition: int, partitions: int) -> Dataset:
-        """What the source loads, in that order."""
+        """Load what the source loads, in that order."""
         return self.source.load(partition, partitions).arranged(self.meaning)
 
     def again(self, partition: int, partitions: int) -> Dataset | None:
@@ -75,7 +76,7 @@ class Arranged(Source):
 
 @dataclass(frozen=True)
 class Each(Source):
-    """A separate source for each partition, which may have a name; each loads all of its examples at once."""
+    """A separate source for each partition, with or without a name. Each loads all of its examples at once."""
 
     sources: tuple[Source, ...]
     names: tuple[str, ...] = ()
@@ -86,9 +87,9 @@ class Each(Source):
         return ", ".join(dict.fromkeys(map(str, self.sources)))
 
     def load(self, partition: int, partitions: int) -> Dataset:
-        """Load the source of a partition; raises `DataError` if there are not as many sources as partitions."""
+        """Load the source of a partition. Raises `DataError` if there are not as many sources as partitions."""
         if partitions != len(self.sources):
-            raise DataError(f"{len(self.sources)} data sets are as many partitions, not {partitions}")
+            raise DataError(f"{len(self.sources)} data sets make as many partitions, not {partitions}")
         return self.sources[partition].load(0, 1)
 
     def again(self, partition: int, partitions: int) -> Dataset | None:
@@ -103,17 +104,17 @@ SOURCES: Mapping[str, Entry] = {
     "mnist": Entry("70,000 handwritten digits, as IDX files", ".data.sources.images:mnist", "DIR"),
     "fashion-mnist": Entry("70,000 pictures of clothes, as IDX files", ".data.sources.images:fashion", "DIR"),
     "npz": Entry("arrays inputs and targets, or x and y", ".data.sources.arrays:Npz", "FILE"),
-    "csv": Entry("a table; the last column or `target` is learned", ".data.sources.tabular:csv_file", "FILE"),
-    "parquet": Entry("as csv; of DIR/*.parquet a part at a time", ".data.sources.tabular:parquet", "FILE"),
+    "csv": Entry("a table; predicts `target` or the last column", ".data.sources.tabular:csv_file", "FILE"),
+    "parquet": Entry("like csv; DIR/*.parquet is read in parts", ".data.sources.tabular:parquet", "FILE"),
     "npy": Entry("an array; targets.npy beside it, or `target`", ".data.sources.arrays:Npy", "FILE"),
-    "zarr": Entry("the arrays inputs and targets of a group", ".data.sources.arrays:Zarr", "URL"),
-    "text": Entry("the next character, in windows of 64 or TIME", ".data.sources.text:characters", "FILE[:TIME]"),
+    "zarr": Entry("arrays inputs and targets of a zarr group", ".data.sources.arrays:Zarr", "URL"),
+    "text": Entry("predicts characters, in windows of 64 or TIME", ".data.sources.text:characters", "FILE[:TIME]"),
 }
 OWN_SOURCE = Entry("the user's function", ".data.sources.own:Own")
 
 
 Data = str | Code | tuple[str | Code, ...]
-"""A name such as ``digits``, ``csv:FILE`` or ``FILE.py:function``, a user's function, or one a partition."""
+"""A name such as ``digits``, ``csv:FILE`` or ``FILE.py:function``, a user's function, or one per partition."""
 
 
 def find_source(
@@ -122,18 +123,22 @@ def find_source(
     by: str | None = None,
     hash_data: bool = False,
     options: Mapping[str, Any] = MappingProxyType({}),
+    columns: tuple[str, ...] | None = None,
+    encode: Encode | None = None,
 ) -> Source:
-    """The source of examples that a name, a file or a function stands for; nothing is loaded yet.
+    """Return the source of examples behind a name, a file or a function. Nothing is loaded yet.
 
     Args:
-        data: A name such as ``digits``, ``csv:FILE`` or ``FILE.py:function``, a function, or one a partition.
-        target: The column of the targets, if the data have columns; of ``npy:FILE`` their file.
-        by: A column that the split reads and that is no input.
-        hash_data: Whether all bytes of files larger than 256 MB are read to show that they are the same.
+        data: A name such as ``digits``, ``csv:FILE`` or ``FILE.py:function``, a function, or one per partition.
+        target: The column of the targets, if the data have columns. For ``npy:FILE``, the file of the targets.
+        by: A column that the split reads. It is no input.
+        hash_data: Whether all bytes of files larger than 256 MB are read, to show that the files are unchanged.
         options: Keyword arguments of the user's function, as JSON has them.
+        columns: The columns of a table that are inputs; by default all other columns.
+        encode: How texts in input columns become numbers: ``one-hot`` or ``ordinal``.
 
     Returns:
-        The source, a small value from which every worker loads the examples that it needs.
+        The source: a small value from which every worker loads the examples that it needs.
 
     Raises:
         UsageError: The name is unknown, an argument is missing or needless, or the data have no such columns.
@@ -144,41 +149,43 @@ def find_source(
     if isinstance(data, tuple):
         names = tuple(each.name if isinstance(each, Code) else PurePath(each).stem for each in keep_source(data))
         distinct = names if len({*names}) == len(names) else ()
-        return Each(tuple(find_source(one, target, by, hash_data, options) for one in data), distinct)
+        how = (target, by, hash_data, options, columns, encode)
+        return Each(tuple(find_source(one, *how) for one in data), distinct)
     kept = keep_source(data)
     entry, given = (OWN_SOURCE, kept) if isinstance(kept, Code) else find("data", kept, SOURCES)
     build: Callable[..., Source] = entry.load()
     parameters = inspect.signature(build).parameters
-    if target is not None and "target" not in parameters:
+    of_tables = {"target": target, "columns": columns, "encode": encode}
+    if refused := [each for each, value in of_tables.items() if value is not None and each not in parameters]:
         name = kept.reference if isinstance(kept, Code) else kept
-        raise UsageError(f"data {name} has no columns to take a target of")
+        raise UsageError(f"data {name} is no table; leave {', '.join(refused)} out")
     if options and not isinstance(kept, Code):
         raise UsageError(f"data {kept} takes no options; data_options are for a function of yours")
     own = json.dumps(dict(options), sort_keys=True) if options else None
-    taken = {"target": target, "by": by, "hash_data": hash_data or None, "options": own}
+    taken = {**of_tables, "by": by, "hash_data": hash_data or None, "options": own}
     taken = {key: value for key, value in taken.items() if value is not None and key in parameters}
     return build(*([given] if given else []), **taken)
 
 
 def is_source(data: str) -> bool:
-    """Whether a text names a built-in source, with or without an argument after a colon."""
+    """Tell whether a text names a built-in source, with or without an argument after a colon."""
     return data.partition(":")[0] in SOURCES
 
 
 def named_source(text: str) -> str:
-    """A file by its suffix, ``csv:t.csv`` for ``t.csv``; any other text is returned as it is."""
+    """Return a file by its suffix, ``csv:t.csv`` for ``t.csv``; any other text unchanged."""
     kind = PurePath(text).suffix[1:]
     return f"{kind}:{text}" if kind in SOURCES and ":" not in text else text
 
 
 def keep_source(data: Data) -> Any:
-    """A name of the table with an absolute path after it, or a user's function with its source.
+    """Return a name of the table with an absolute path after it, or a user's function with its source.
 
-    A tuple, with one for each partition, is converted element by element. Raises `UsageError`, `CodeError`.
+    A tuple, with one entry per partition, is converted entry by entry. Raises `UsageError` and `CodeError`.
     """
     if isinstance(data, tuple):
         return tuple(map(keep_source, data))
-    if isinstance(data, Code) or (not is_source(data) and is_reference(data)):
+    if not isinstance(data, str) or (not is_source(data) and is_reference(data)):
         return find_code(data)
     data = named_source(data)
     _, place = find("data", data, SOURCES, "FILE.py:function")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -20,23 +21,38 @@ from roundweave.storage.places.base import above, last_name, scheme_of
 from roundweave.tasks.data.collating import examples_of, floats, joined
 from roundweave.tasks.data.datasets import Dataset
 from roundweave.tasks.data.examples import Examples, check_values
+from roundweave.tasks.data.meaning import Meaning
 from roundweave.tasks.data.sources.arrays import check_memory, reading
-from roundweave.tasks.data.sources.table import Source
+from roundweave.tasks.data.sources.encoding import Encode, coded, encoded
+from roundweave.tasks.data.sources.table import Arranged, Source
 from roundweave.tasks.data.stored_files import File, FileReader, files_below
 
 
-@dataclass(frozen=True)
-class Tabular(Source):
-    """A table: numeric columns are inputs, `target` (default: the last) the targets, `by` only splits the rows.
+@dataclass(frozen=True, kw_only=True)
+class Table(Source):
+    """A table: `columns` (default: all) are inputs, `target` (default: the last) targets, `by` splits rows.
 
-    Targets of whole numbers are labels; texts become labels in their sorted order. Inputs that are no numbers,
-    and rows without a value, are refused.
+    Targets of whole numbers are labels. Texts become labels in their sorted order. `encode` makes numbers of texts
+    in inputs. Texts of the `known` names keep their places. Rows with a missing value are refused.
     """
+
+    target: str | None = None
+    by: str | None = None
+    columns: tuple[str, ...] = ()
+    encode: Encode | None = None
+    known: tuple[str, ...] = ()
+
+    def arranged(self, meaning: Meaning) -> Source:
+        """The table with columns and labels in the order of their names, and with the texts that these have."""
+        return Arranged(replace(self, known=meaning.input_names), meaning)
+
+
+@dataclass(frozen=True)
+class Tabular(Table):
+    """A file whose table is held in memory."""
 
     format: Literal["csv", "parquet"]
     file: str
-    target: str | None = None
-    by: str | None = None
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
         """Inputs float64 or float32 (rows, columns), targets int64 or float64 (rows,), in the file's order."""
@@ -52,65 +68,98 @@ class Tabular(Source):
             gaps = f"{len(missing)} values are missing, the first {first}"
             text = " (so are texts such as NA, None and null; call them otherwise)" if self.format == "csv" else ""
             raise DataError(f"{self.file}: {gaps}{text}; fill them or remove the rows")
-        targets, names = _coded(table[target], self.file)
-        values = np.stack([floats(table[name], f"{self.file}: column {name!r}") for name in inputs], axis=1)
+        targets, names = coded(table[target], self.file)
+        numbers = _numbers({name: table[name] for name in inputs}, self, self.file)
+        values = np.stack([*numbers.values()], axis=1)
         examples = examples_of(values, targets, self.file)
         check_values(examples, self.file)
         columns = {self.by: np.array(table[self.by].tolist())} if self.by else {}
-        return Dataset(examples, columns=columns, class_names=names, input_names=tuple(inputs))
+        return Dataset(examples, columns=columns, class_names=names, input_names=tuple(numbers))
 
 
 csv_file = partial(Tabular, "csv")
 
 
-def parquet(file: str, target: str | None = None, by: str | None = None, hash_data: bool = False) -> Source:
-    """One file as a table in memory; a folder, a pattern with ``*``, or what is in a bucket by its row groups."""
+def parquet(
+    file: str,
+    hash_data: bool = False,
+    *,
+    target: str | None = None,
+    by: str | None = None,
+    columns: tuple[str, ...] = (),
+    encode: Encode | None = None,
+) -> Source:
+    """Return one file as a table in memory; a folder, a pattern with ``*``, or a bucket by its row groups."""
+    roles: dict[str, Any] = {"target": target, "by": by, "columns": columns, "encode": encode}
     if Path(file).is_dir():
-        return RowGroups(file, "*.parquet", target, by, hash_data)
+        return RowGroups(file, "*.parquet", hash_data, **roles)
     if "*" in file or scheme_of(file):
-        return RowGroups(above(file), last_name(file), target, by, hash_data)
-    return Tabular("parquet", file, target, by)
+        return RowGroups(above(file), last_name(file), hash_data, **roles)
+    return Tabular("parquet", file, **roles)
 
 
 @dataclass(frozen=True)
-class RowGroups(Source):
-    """The files of a folder that match a pattern, in the order of their names, as one table; see `Tabular`.
+class RowGroups(Table):
+    """The files of a folder that match a pattern, in the order of their names, as one table.
 
     Lists of a fixed size are arrays as well. Inputs are those of `joined`, read a row group at a time.
     """
 
     folder: str
     pattern: str
-    target: str | None = None
-    by: str | None = None
     hash_data: bool = False
 
     def load(self, partition: int = 0, partitions: int = 1) -> Dataset:
-        """What reads the inputs; targets and the column `by` are in memory. Raises `DataError`."""
+        """Return the reader of the inputs. Targets and the column `by` are in memory. Raises `DataError`."""
         files = files_below(self.folder, self.pattern)
         parts = [(file, _opened(file).metadata) for file in files]
         places = [(file, metadata, group) for file, metadata in parts for group in range(metadata.num_row_groups)]
         starts = np.cumsum([0, *(metadata.row_group(group).num_rows for _, metadata, group in places)])
         where = f"{self.folder}/{self.pattern}"
         inputs, target = _roles(_schema(parts), int(starts[-1]), self, where, _holds_numbers)
-        known, names = _coded(_column(parts, target).to_pandas().rename(target), where)
+        known, names = coded(_column(parts, target).to_pandas().rename(target), where)
+        texts = [name for name in inputs if not _holds_numbers(_schema(parts)[name])]
+        learned = {name: [*_numbers({name: _texts(_column(parts, name), name)}, self, where)] for name in texts}
+        encoding = replace(self, known=tuple(chain.from_iterable(learned.values())))
         targets = torch.from_numpy(np.array(known))
         check_values(Examples(torch.empty(0), targets), where)
 
         def group(number: int) -> Examples:
             columns, where = _columns(*places[number], inputs), places[number][0].address
-            arrays = {name: _array(column, f"{where}: column {name!r}") for name, column in columns.items()}
+            arrays: dict[str, np.ndarray] = {}
+            for name, column in columns.items():
+                if name in learned:
+                    arrays |= _numbers({name: _texts(column, name)}, encoding, where)
+                else:
+                    arrays[name] = _array(column, f"{where}: column {name!r}")
             return examples_of(joined(arrays), targets[slice(*starts[number : number + 2])], where)
 
         reader = FileReader(files, self.hash_data, where, len(targets), group, targets, starts)
         by = {self.by: np.array(_column(parts, self.by).to_pylist())} if self.by else {}
-        return Dataset(reader, columns=by, class_names=names, input_names=tuple(inputs))
+        called = chain.from_iterable(learned.get(name, [name]) for name in inputs)
+        return Dataset(reader, columns=by, class_names=names, input_names=tuple(called))
+
+
+def _texts(column: Any, name: str) -> pd.Series:
+    series: pd.Series = column.to_pandas()
+    return series.rename(name)
+
+
+def _numbers(columns: Mapping[str, pd.Series], table: Table, where: str) -> dict[str, np.ndarray]:
+    """Columns (row,) as numbers by name; those of texts as `encoded`."""
+    numbers: dict[str, np.ndarray] = {}
+    for name, column in columns.items():
+        if table.encode and column.dtype.kind not in "biuf":
+            numbers |= encoded(column, table.encode, table.known, where)
+        else:
+            numbers[name] = floats(column, f"{where}: column {name!r}")
+    return numbers
 
 
 def _roles(
-    kinds: Mapping[str, Any], rows: int, source: Tabular | RowGroups, where: str, numeric: Callable[[Any], bool]
+    kinds: Mapping[str, Any], rows: int, source: Table, where: str, numeric: Callable[[Any], bool]
 ) -> tuple[list[str], str]:
-    """The columns of the inputs and that of the targets, of a table whose columns have these types by name.
+    """Return the columns of the inputs and that of the targets, of a table whose columns have these types by name.
 
     Raises `ColumnMissing`, and `DataError` if there are no rows or inputs, or inputs that are not `numeric`.
     """
@@ -119,32 +168,23 @@ def _roles(
             raise DataError(
                 f"{where}: column {folder} is in the folder's name alone; write it into the files, too"
             )
-    for name in filter(None, (source.target, source.by)):
+    for name in filter(None, (source.target, source.by, *source.columns)):
         if name not in kinds:
             raise ColumnMissing(f"{where} has no column {name!r}; it has {', '.join(kinds)}")
     others = [name for name in kinds if name != source.by]
     target = source.target or (others[-1] if others else "")
-    inputs = [name for name in others if name != target]
+    inputs = [*source.columns] or [name for name in others if name != target]
+    if taken := {*inputs} & {target, source.by}:
+        raise DataError(f"{where}: column {taken.pop()!r} is the target's or the split's, no input; give a target")
     if not rows or not inputs:
         raise DataError(f"{where} has {rows} rows and {len(inputs)} columns of inputs")
     for name in inputs:
-        if not numeric(kinds[name]):
+        if source.encode and "=" in name:
+            raise DataError(f"{where}: column {name!r} has the name of an encoded one; rename it, without =")
+        if not (numeric(kinds[name]) or source.encode):
             holds = f"column {name!r} holds {kinds[name]}, and inputs are numbers"
-            raise DataError(f"{where}: {holds}; code it as numbers or leave it out")
+            raise DataError(f"{where}: {holds}; give --encode one-hot, or leave it out of --columns")
     return inputs, target
-
-
-def _coded(column: pd.Series, where: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Targets (rows,), int64 labels for whole numbers and texts, else float64; and the texts in label order.
-
-    Raises `DataError` for decimals and times, whose digits would be taken for texts.
-    """
-    if column.dtype.kind in "biuf":
-        return column.to_numpy(np.float64 if column.dtype.kind == "f" else np.int64), ()
-    if (held := pd.api.types.infer_dtype(column)) == "decimal" or column.dtype.kind in "mM":
-        raise DataError(f"{where}: column {column.name!r} holds {held}s; code them as whole numbers or floats")
-    labels, names = column.astype(str).factorize(sort=True)
-    return labels.astype(np.int64), tuple(map(str, names))
 
 
 def _read(format: str, file: str) -> pd.DataFrame:
@@ -153,6 +193,8 @@ def _read(format: str, file: str) -> pd.DataFrame:
             check_memory(file, Path(file).stat().st_size)
             table = pd.read_csv(file, low_memory=False)  # by chunks, 001 is 1 where a chunk has no letter
             names = [str(name) for name in table]
+            if any(";" in name for name in names):
+                raise DataError(f"{file}: its values are separated by ;; write commas, and points in decimals")
             numbered = names in ([str(first + n) for n in range(len(names))] for first in (0, 1))
             if not numbered and all(name.replace(".", "").lstrip("-").isdecimal() for name in names):
                 raise DataError(f"{file}: its first row is of numbers; put a row of names before it")
@@ -168,7 +210,7 @@ def _read(format: str, file: str) -> pd.DataFrame:
 
 
 def _opened(file: File, metadata: Any = None) -> Any:
-    """A Parquet file, of which the metadata may be known."""
+    """Return a Parquet file, of which the metadata may be known."""
     opened: Any = file.address
     with reading(file.address, "parquet"):
         if scheme_of(file.address):
@@ -184,7 +226,7 @@ def _opened(file: File, metadata: Any = None) -> Any:
 
 
 def _columns(file: File, metadata: Any, group: int | None, names: Sequence[str]) -> dict[str, Any]:
-    """Some columns of a row group, or of all; raises `DataError` for missing values, or if the file is another."""
+    """Return some columns of a row group, or of all. Raises `DataError` for missing values, or a changed file."""
     file.check()
     opened = _opened(file, metadata)
     with reading(file.address, "parquet"):
@@ -193,13 +235,13 @@ def _columns(file: File, metadata: Any, group: int | None, names: Sequence[str])
 
 
 def _column(parts: Sequence[tuple[File, Any]], name: str) -> Any:
-    """A whole column of all files."""
+    """Return a whole column of all files."""
     columns = [_columns(*part, None, [name])[name] for part in parts]
     return pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
 
 
 def _schema(parts: Sequence[tuple[File, Any]]) -> dict[str, Any]:
-    """The types of the columns by name; raises `DataError` if one of the files has others."""
+    """Return the types of the columns by name. Raises `DataError` if one of the files has others."""
     schemas = [_fields(metadata.schema.to_arrow_schema()) for _, metadata in parts]
     first = schemas[0]
     for (file, _), schema in zip(parts, schemas, strict=True):
@@ -211,7 +253,7 @@ def _schema(parts: Sequence[tuple[File, Any]]) -> dict[str, Any]:
 
 
 def _fields(schema: Any) -> dict[str, Any]:
-    """The types of a schema's columns by name, without those that pandas keeps its index in."""
+    """Return the types of a schema's columns by name, without those that pandas keeps its index in."""
     index = (schema.pandas_metadata or {}).get("index_columns", [])
     return {field.name: field.type for field in schema if field.name not in index}
 
@@ -229,7 +271,7 @@ def _whole(column: Any, where: str) -> Any:
 
 
 def _array(column: Any, where: str) -> np.ndarray:
-    """The values of a column, (row,) or, of lists, (row, *); raises `DataError` where some are missing."""
+    """Return the values of a column, (row,) or, of lists, (row, *). Raises `DataError` if some are missing."""
     values, shape = column.combine_chunks(), [-1]
     while pa.types.is_fixed_size_list(values.type):
         shape.append(values.type.list_size)

@@ -25,7 +25,7 @@ class Text(Source):
     """A text, or the texts of a .json object {name: text}, in windows of `time` characters that do not overlap.
 
     Classes are the characters of `vocabulary`, or if that is empty the distinct ones of the whole file, sorted.
-    The names are the column `role`; a text of `time` characters or fewer gives no example. (Federated by role as
+    The names are the column `role`. A text of `time` characters or fewer gives no example. (Federated by role as
     in LEAF, Caldas et al. 2018.)
     """
 
@@ -51,12 +51,12 @@ class Text(Source):
         return Dataset(Examples(inputs, targets), columns=columns, classes=len(vocabulary), class_names=names)
 
     def arranged(self, meaning: Meaning) -> Text:
-        """The text with the characters of another one's vocabulary, if that has some."""
+        """Return the text with the characters of another one's vocabulary, if that has some."""
         return replace(self, vocabulary="".join(meaning.class_names) or self.vocabulary)
 
 
 def characters(place: str) -> Text:
-    """The source for a text ``FILE`` or ``FILE:TIME``."""
+    """Return the source for a text ``FILE`` or ``FILE:TIME``."""
     file, _, time = place.rpartition(":")
     return Text(file, int(time)) if file and time.isdecimal() and int(time) else Text(place)
 
@@ -69,7 +69,7 @@ def _windows(codes: np.ndarray, time: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """The texts of a file by role; a plain text file has the single role ""."""
+    """Return the texts of a file by role; a plain text file has the single role ""."""
     with reading(path, "text"):
         check_memory(path, path.stat().st_size * 16)  # inputs and targets are int64
         text = path.read_text(encoding="utf-8")

@@ -1,1 +1,1 @@
-"""Splits: which examples are held out, and which partition gets which of the others."""
+"""Splits: the held-out examples, and the examples of each partition."""

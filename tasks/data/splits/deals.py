@@ -1,4 +1,4 @@
-"""Deals, which are ways to split examples into partitions, and their table by name."""
+"""Deals: the ways to split examples into partitions, and their table by name."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Exponent = Annotated[PositiveFloat, BeforeValidator(lambda text: POWER if text =
 class Pool:
     """The examples to split: their rows and, in the same order, the labels and columns that a split may use.
 
-    `rows` are int64 (examples,). `labels` are integers (examples,), or None if the targets are no labels.
-    `columns` have numbers or texts (examples,) by name.
+    `rows` are int64 (example,). `labels` are integers (example,), or None if the targets are no labels. `columns`
+    have numbers or texts (example,) by name.
     """
 
     rows: Rows
@@ -44,17 +44,17 @@ class Pool:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def take(self, chosen: np.ndarray) -> Pool:
-        """The examples at the chosen places, given as int64 indices or a bool mask (examples,)."""
+        """Return the examples at chosen places, given as int64 indices or a bool mask (example,)."""
         labels = None if self.labels is None else self.labels[chosen]
         return Pool(self.rows[chosen], labels, {name: column[chosen] for name, column in self.columns.items()})
 
 
 class Deal(Protocol):
-    """A way to split a pool: each row goes to exactly one partition.
+    """A way to split a pool. Each row goes to exactly one partition.
 
-    `random` says that it uses the random generator, and `labelled` that it needs class labels. `column` is a
-    column that it reads, which is then no input of the network. `partitions` is the number of partitions that it
-    is for, or None for any number.
+    `random` means that the deal uses the random generator, and `labelled` that it needs class labels. `column` is
+    a column that it reads, which is then no input of the network. `partitions` is the required number of
+    partitions, or None for any number.
     """
 
     random: bool = False
@@ -66,11 +66,11 @@ class Deal(Protocol):
         return None
 
     def taking_part(self, pool: Pool, partitions: int) -> Pool:
-        """The examples to use, before any are held out; the others belong to no partition."""
+        """Return the examples to use, before any are held out. The others belong to no partition."""
         return pool
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
-        """The rows of each partition, which depend only on the arguments; raises `DataError`."""
+        """Return the rows of each partition, which depend only on the arguments. Raises `DataError`."""
         ...
 
 
@@ -100,9 +100,9 @@ def cut_rows(rows: Rows, parts: int) -> list[Rows]:
 
 @dataclass(frozen=True)
 class Shards(Deal):
-    """Examples sorted by label and cut into shards of equal size, of which each partition gets `each` random ones.
+    """Examples sorted by label and cut into equal shards. Each partition gets `each` random shards.
 
-    McMahan et al. 2017, section 3. Raises `DataError` if there are fewer examples than shards.
+    See McMahan et al. 2017, section 3. Raises `DataError` if there are fewer examples than shards.
     """
 
     each: PositiveInt
@@ -127,7 +127,7 @@ class Unequal(Deal):
     random = True
 
     def counts(self, examples: int, partitions: int) -> np.ndarray:
-        """The size of each partition, int64 (partitions,), at least 1 each."""
+        """Return the size of each partition, int64 (partition,), at least 1 each."""
         raise NotImplementedError
 
     def __call__(self, pool: Pool, partitions: int, generator: np.random.Generator) -> list[Rows]:
@@ -170,9 +170,9 @@ class Proportions(Unequal):
 
 
 def _apportioned(examples: int, weights: np.ndarray) -> np.ndarray:
-    """Divide a number of examples in proportion to weights (partitions,), by largest remainders.
+    """Divide a number of examples in proportion to weights (partition,), by largest remainders.
 
-    Returns int64 (partitions,).
+    Returns int64 (partition,).
     """
     shares = examples * weights / weights.sum()
     counts: np.ndarray = np.floor(shares).astype(np.int64)
@@ -183,9 +183,9 @@ def _apportioned(examples: int, weights: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class By(Deal):
-    """A partition for each value of a column, in the order of the values.
+    """One partition for each value of a column, in the order of the values.
 
-    Raises `DataError` if the number of values is not that of the partitions.
+    Raises `DataError` if the number of values differs from the number of partitions.
     """
 
     column: str = field()  # other deals have none by default
@@ -202,11 +202,11 @@ class By(Deal):
 
 @dataclass(frozen=True)
 class Largest(By):
-    """A partition for each of the column's values with the most examples, in the order of the values.
+    """One partition for each of the column's values with the most examples, in the order of the values.
 
-    Other examples are left out: neither trained on nor held out, they belong to partition -1. Of values with
-    equally many examples the smaller one is preferred. Raises `DataError` if there are fewer values than
-    partitions.
+    Other examples are left out: they are neither trained on nor held out, and belong to partition -1. Of values
+    with equal numbers of examples, the smaller value is preferred. Raises `DataError` if there are fewer values
+    than partitions.
     """
 
     def taking_part(self, pool: Pool, partitions: int) -> Pool:
@@ -222,10 +222,10 @@ class Largest(By):
 
 @dataclass(frozen=True)
 class Dirichlet(Deal):
-    """Each partition's label proportions are drawn from Dirichlet(`alpha` p), where p are those of all examples.
+    """Draws each partition's label proportions from Dirichlet(`alpha` p), where p are those of all examples.
 
     Partitions have equal sizes (Hsu et al. 2019, section 3). The smaller `alpha`, the fewer labels a partition
-    has. When a label is used up, others take its place, so the last partitions get what is left.
+    has. When a label is used up, other labels take its place, so the last partitions get what is left.
     """
 
     alpha: PositiveFloat
@@ -247,10 +247,10 @@ class Dirichlet(Deal):
 
 @dataclass(frozen=True)
 class DirichletByClass(Deal):
-    """Each class is split over the partitions in proportions drawn from Dirichlet(`alpha`), so that sizes differ.
+    """Splits each class over the partitions in proportions drawn from Dirichlet(`alpha`), so that sizes differ.
 
-    The method is that of Yurochkin et al. 2019, section 4, as in Li et al. 2022 (NIID-Bench, section 3): a
-    partition that is full (of average size) gets none of the next class, and all is drawn again until each
+    The method is that of Yurochkin et al. 2019, section 4, as in Li et al. 2022 (NIID-Bench, section 3). A
+    partition of average size is full and gets none of the next class. Everything is drawn again until each
     partition has enough examples. Raises `DataError` if some partitions stay too small.
     """
 
@@ -276,7 +276,7 @@ class DirichletByClass(Deal):
         )
 
     def _counts(self, classes: np.ndarray, partitions: int, generator: np.random.Generator) -> np.ndarray:
-        """How many examples of each class go to each partition, (classes, partitions).
+        """Return the number of examples of each class in each partition, (class, partition).
 
         `classes` has the number of examples of each class.
         """
@@ -291,7 +291,7 @@ class DirichletByClass(Deal):
 
 
 def _draw(size: int, concentration: np.ndarray, left: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Draw how many examples of each label to take, (labels,), `size` in all and at most those `left`."""
+    """Draw the number of examples of each label, (label,), `size` in all and at most those `left`."""
     counts = np.zeros_like(left)
     while (missing := size - counts.sum()) > 0:
         # What remains of a Dirichlet draw without some labels is one over the others.
@@ -302,28 +302,28 @@ def _draw(size: int, concentration: np.ndarray, left: np.ndarray, generator: np.
 
 
 SPLITS: Mapping[str, Entry] = {
-    "iid": Entry("dealt out at random", ".data.splits.deals:Iid"),
-    "contiguous": Entry("in the order of the data", ".data.splits.deals:Contiguous"),
+    "iid": Entry("random, in equal sizes", ".data.splits.deals:Iid"),
+    "contiguous": Entry("in the order of the data, in equal sizes", ".data.splits.deals:Contiguous"),
     "dirichlet": Entry(
-        "partitions of one size, each with labels in proportions of its own (Hsu et al. 2019)",
+        "equal sizes, with random label proportions for each partition (Hsu et al. 2019)",
         ".data.splits.deals:Dirichlet",
         "ALPHA",
     ),
     "dirichlet_by_class": Entry(
-        "each class dealt over the partitions, of unequal sizes (Yurochkin et al. 2019)",
+        "unequal sizes, with each class divided at random (Yurochkin et al. 2019)",
         ".data.splits.deals:DirichletByClass",
         "ALPHA",
     ),
-    "shards": Entry("sorted by label, so many runs to each", ".data.splits.deals:Shards", "SHARDS"),
+    "shards": Entry("sorted by label, SHARDS parts for each", ".data.splits.deals:Shards", "SHARDS"),
     "sizes": Entry("sizes by a power law: `power`, or its exponent", ".data.splits.deals:Sizes", "EXPONENT"),
     "proportions": Entry("sizes in proportions such as `3,1,1`", ".data.splits.deals:Proportions", "NUMBERS"),
-    "by": Entry("one partition for each value of a column", ".data.splits.deals:By", "COLUMN"),
-    "largest": Entry("the values of a column with the most examples", ".data.splits.deals:Largest", "COLUMN"),
+    "by": Entry("a partition for each value of a column", ".data.splits.deals:By", "COLUMN"),
+    "largest": Entry("a partition for each of the most frequent values", ".data.splits.deals:Largest", "COLUMN"),
 }
 
 
 @functools.cache
 def find_split(text: str) -> Deal:
-    """The deal that a ``name`` or ``name:argument`` stands for; raises `UsageError` for any other text."""
+    """Return the deal of a ``name`` or ``name:argument``. Raises `UsageError` for any other text."""
     deal: Deal = make("split", text, SPLITS)
     return deal

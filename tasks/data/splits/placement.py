@@ -1,4 +1,4 @@
-"""Where the examples of partitions stay: anywhere, or each at a place, whose workers alone read them."""
+"""Where the examples of partitions stay: anywhere, or at places whose workers alone read them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from roundweave.storage.errors import UsageError
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the examples of each partition stay; by default anywhere, and any worker reads any of them.
+    """Where the examples of each partition stay. By default any worker reads any of them.
 
-    `names` has the place of each partition, and `kind` is what messages call a place, such as ``rack``. Columns
-    are described by values that occur `told` times at least, and not at all if it is 0. Raises `UsageError` for
-    what cannot be a name.
+    `names` has the place of each partition, and `kind` is the word for a place in messages, such as ``rack``.
+    Columns are described by values that occur `told` times at least; 0 describes none. Raises `UsageError` for an
+    invalid name.
     """
 
     kind: str = ""
@@ -38,11 +38,11 @@ class Placement:
         return [self.resource(partition) for partition in range(len(self.names))]
 
     def resource(self, partition: int) -> str:
-        """The resource of one partition's place; empty if it has none."""
+        """Return the resource of one partition's place; empty if it has none."""
         return f"{self.kind}-{self.names[partition]}" if self.stays else ""
 
     def label(self, partition: int) -> str:
-        """What messages and records call the place of a partition; empty if it has none."""
+        """Return the name of a partition's place in messages and records; empty if it has none."""
         return f"{self.kind} {self.names[partition]}" if self.stays else ""
 
 

@@ -1,4 +1,4 @@
-"""The split of a run: which partition has which examples in each round, which are held out, and who takes part."""
+"""The split of a run: the examples of each partition in each round, the held-out ones, and the sampler."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from roundweave.tasks.data.splits.deals import Deal, Pool, Rows, find_split
 from roundweave.tasks.numerics.pinning import derive_seed
 
 SCORE_BATCH, LARGEST_SCORE_BATCH = 128, 512
-"""The fewest and the most held-out examples in a batch that is scored; `score_batch` chooses between them."""
+"""The fewest and the most held-out examples in a scored batch. `score_batch` chooses between them."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which partition gets which examples.
+    """Assigns examples to partitions.
 
     Args:
         partitions: The number of partitions.
         kind: A ``name`` or ``name:argument`` that `roundweave list` shows, such as ``shards:2``.
         seed: Draws the split.
-        resplit_every: The number of rounds after which there is a new random split; None: never.
+        resplit_every: The number of rounds until a new random split; None keeps the first split.
 
     Raises:
-        UsageError: The kind is unknown, or not random although it must be.
+        UsageError: The kind is unknown, or not random although `resplit_every` needs a random one.
 
     Example:
         >>> split = rw.Split(4, "dirichlet:0.3")
@@ -54,18 +54,18 @@ class Split:
         return find_split(self.kind)
 
     def number(self, round: int) -> int:
-        """The number of the split that a round (from 1) uses."""
+        """Return the number of the split that a round (from 1) uses."""
         return (round - 1) // self.resplit_every if self.resplit_every else 0
 
     def taking_part(self, pool: Pool) -> Rows:
-        """The rows of the examples to use, int64 (examples,), before any are held out."""
+        """Return the rows of the examples to use, int64 (example,), before any are held out."""
         self._check_known(pool)
         return self.deal.taking_part(pool, self.partitions).rows
 
     def rows(self, pool: Pool, number: int) -> list[Rows]:
-        """The rows of each partition, int64 (examples,).
+        """Return the rows of each partition, int64 (example,).
 
-        Raises `DataError` if there are more partitions than examples, or the pool lacks what the deal needs.
+        Raises `DataError` if there are more partitions than examples, or if the pool lacks what the deal needs.
         """
         if (count := len(pool.rows)) < self.partitions:
             needed = f"{self.partitions} partitions need at least as many examples"
@@ -83,9 +83,10 @@ class Split:
 
 
 def held_out_rows(held: Rows, place: int, scorers: int, batch: int) -> Rows:
-    """The held-out rows at a place among so many scorers: whole batches, which any number of scorers leaves alike.
+    """Return the held-out rows at a place among so many scorers.
 
-    Neighbours have equally many, so that blocks of scorers have, too, where there are fewer batches than scorers.
+    A place has whole batches, which are the same for any number of scorers. Neighbours have equal numbers of
+    batches. Blocks of scorers do, too, if there are fewer batches than scorers.
     """
     batches = -(-len(held) // batch)
     first, end = (-(-batches * p // scorers) * batch for p in (place, place + 1))
@@ -93,10 +94,10 @@ def held_out_rows(held: Rows, place: int, scorers: int, batch: int) -> Rows:
 
 
 def hold_out(rows: Rows, labels: np.ndarray | None, fraction: float, seed: int) -> tuple[Rows, Rows]:
-    """Choose some of the rows at random; returns the rows to train on and the held-out rows, in their order.
+    """Choose some of the rows at random. Return the training rows and the held-out rows, in their order.
 
-    If labels (examples,) of all examples are known, the same fraction of each class is held out, or of all classes
-    together where they are so small that none would be held out, or none left.
+    If labels (example,) of all examples are known, the same fraction of each class is held out. If the classes are
+    so small that this holds out no row or all rows, the fraction is taken of all rows together.
     """
     classes = np.zeros(len(rows), int) if labels is None else labels[rows]
     generator = np.random.default_rng(derive_seed(seed, "hold out"))
@@ -111,14 +112,15 @@ def hold_out(rows: Rows, labels: np.ndarray | None, fraction: float, seed: int) 
 
 
 class Sampler(Protocol):
-    """Who takes part in a round: `size` partitions, drawn by `draw`. Give one to `Plan.fill` as ``sampler``.
+    """Chooses who takes part in a round: `size` partitions, drawn by `draw`. A plugin fills ``sampler`` with it.
 
-    One that is drawn among those that are `present`, or that `sees` the rounds before, is asked when a round
-    begins; who took part is then known from the round's record. A frozen dataclass that inherits this.
+    A subclass is a frozen dataclass. A sampler that draws among `present` partitions, or that `sees` the rounds
+    before, is asked when a round begins. The round's record then says who took part.
 
-    Any process asks one with `draw_next`, so its class lies in an installed package. `draw_next` draws the
-    partition that computes next for a parameter server, from the seed, the number of pushes so far, `sizes` and
-    who is busy. Others draw where the training began, and no parameter server has them.
+    A sampler with `draw_next` serves a parameter server, and must lie in an installed package, because any process
+    asks it. `draw_next` draws the partition that computes next, from the seed, the number of pushes so far,
+    `sizes` and the busy partitions. Other samplers draw where the training began, and parameter servers refuse
+    them.
 
     Example:
         >>> from dataclasses import dataclass
@@ -143,16 +145,16 @@ class Sampler(Protocol):
         present: Sequence[int] | None = None,
         before: Sequence[Any] | None = None,
     ) -> tuple[int, ...]:
-        """The numbers of the partitions of a round, one at least and `size` at most, each once.
+        """Return the numbers of the partitions of a round, one at least and `size` at most, each once.
 
-        `sizes` has the examples of each partition where `by_size`, and `before` the commits of all rounds before,
-        where the sampler `sees` them.
+        `sizes` has the examples of each partition if the sampler is `by_size`, and `before` has the commits of all
+        rounds before if the sampler `sees` them.
         """
 
 
 @dataclass(frozen=True)
 class Asked(Sampler):
-    """The partitions that rounds have asked, or will, by the number of the round; `size` at most."""
+    """The partitions that rounds have asked, or will ask, by the number of the round; `size` at most."""
 
     size: int
     rounds: Mapping[int, tuple[int, ...]]

@@ -12,6 +12,7 @@ from roundweave.storage.errors import RoundweaveError, show_whole
 from roundweave.tasks.algorithms.maps.backprop import IS_LET_GO
 from roundweave.tasks.executors.clusters.workers import LOOK_SECONDS, report_timing
 from roundweave.tasks.rounds.job import Job
+from roundweave.tasks.rounds.timing import ATTEMPT
 
 T = TypeVar("T")
 
@@ -26,12 +27,15 @@ def run_step(function: Callable[..., Any], *arguments: Any) -> Any:
     An error of Roundweave is sent to the client without its cause, which may be a user's and fail to pickle.
     """
     report_timing()
+    token = ATTEMPT.set(next((each.attempt.token for each in arguments if isinstance(each, Job)), ""))
     try:
         return function(*arguments)
     except RoundweaveError as error:
         show_whole(error)
         error.__cause__ = error.__context__ = None
         raise
+    finally:
+        ATTEMPT.reset(token)
 
 
 def run_until_let_go(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -84,7 +84,7 @@ def security_for(address: str, folder: Path | None, role: str) -> Security:
 
 
 def _authority(folder: Path) -> tuple[PrivateKey, x509.Certificate]:
-    """The key and the certificate of the folder's authority, made where there is none."""
+    """Return the key and the certificate of the folder's authority, made if there is none."""
     files = folder / AUTHORITY_KEY, folder / AUTHORITY
     if not any(file.exists() for file in files):
         key = ec.generate_private_key(ec.SECP256R1())
@@ -102,7 +102,7 @@ def _authority(folder: Path) -> tuple[PrivateKey, x509.Certificate]:
 
 
 def _certificate(name: str, key: PrivateKey, issuer: x509.Name, issuer_key: PrivateKey) -> x509.Certificate:
-    """A certificate for the owner of a key, signed with the issuer's; an authority is its own issuer."""
+    """Return a certificate for the owner of a key, signed with the issuer's; an authority is its own issuer."""
     now = datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()

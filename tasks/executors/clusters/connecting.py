@@ -89,18 +89,18 @@ def connect(
     `certificates` is the folder of a partner, for a scheduler that talks by TLS. Raises `ClusterError`, and
     `UsageError` for certificates.
     """
-    current = _current_client()
+    current = _current_client() if scheduler is None else None
     if certificates is not None and (scheduler is None or is_class(scheduler)):
-        raise UsageError("--certificates are those of a cluster that runs; give its --scheduler tls://…, too")
+        raise UsageError("--certificates need a cluster that runs; give its --scheduler tls://…, too")
     if placement.stays and scheduler is None and current is None:
         lacks = f"a local cluster does not offer {', '.join(sorted({*placement.resources}))}"
         raise ClusterError(f"{lacks}; name the --scheduler of these {placement.kind}s")
     if private and (scheduler is not None or current is not None):
         raise ClusterError("--private protects a local cluster, and TLS protects one of your own; leave it out")
     with ExitStack() as stack:
+        # Else Dask tells of a scheduler that is gone in 30 lines, before our own, and of each call on one of ours.
+        stack.enter_context(_silent())
         if scheduler is not None:
-            # Else Dask tells of a scheduler that is gone in 30 lines, before our own.
-            stack.enter_context(_silent())
             connection = (
                 started_cluster(scheduler, workers) if is_class(scheduler) else _client(scheduler, certificates)
             )
@@ -131,6 +131,8 @@ def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]
     if private:
         options |= {"security": Security.temporary(), "scheduler_kwargs": {"dashboard": False}}
     import_nothing_ahead()
+    if getattr(sys.modules["__main__"], "__file__", None) == "<stdin>":
+        del sys.modules["__main__"].__file__  # workers would run this file
     # Some settings are read when the cluster is made, others when a worker is lost.
     with _silent(), _local_settings():
         with _one_at_a_time, dask.config.set(NO_PAGES if private else {}):
@@ -144,7 +146,7 @@ def local_cluster(workers: int, private: bool = False) -> Iterator[LocalCluster]
 
 
 def _begun(options: Mapping[str, Any]) -> LocalCluster:
-    """A local cluster with all its workers; begun anew if one dies as it begins. Raises `ClusterError`."""
+    """Return a local cluster with all its workers; begun anew if one dies as it begins. Raises `ClusterError`."""
     failure: Exception | None = None
     for _ in range(STARTS):
         try:
@@ -222,7 +224,7 @@ def _client(scheduler: str, certificates: Path | None) -> Client:
 
 
 def _make_ready(client: Client) -> None:
-    """Note that a run begins; raises `ClusterError` where Roundweave is not installed."""
+    """Note that a run begins. Raises `ClusterError` if Roundweave is not installed."""
     try:
         begin_run(client)
         on_workers(client, partial(client.run, source_digest))
@@ -247,6 +249,8 @@ def _current_client() -> Client | None:
         client: Client = Client.current()
     except ValueError:
         return None
+    if client.status == "running" and client.asynchronous:
+        raise ClusterError("the current Dask client is asynchronous; make one without asynchronous=True")
     return client if client.status == "running" else None
 
 
@@ -258,7 +262,7 @@ CLASS = re.compile(rf"({'|'.join(SHORT)}|(?:\w+\.)+\w*Cluster)(?::(.+\.toml))?")
 
 
 def is_class(scheduler: str) -> bool:
-    """Whether a text names the class of a cluster, and not an address or a file."""
+    """Tell whether a text names the class of a cluster, and not an address or a file."""
     return CLASS.fullmatch(scheduler) is not None
 
 
@@ -311,13 +315,13 @@ def _begin(cluster: Any, name: str, adapt: dict[str, Any]) -> None:
 
 
 def root_of(error: BaseException) -> BaseException:
-    """The first cause of an error that has a text, or the error itself."""
+    """Return the first cause of an error that has a text, or the error itself."""
     cause = error.__cause__
     return root_of(cause) if isinstance(cause, Exception) and str(cause) else error
 
 
 def refused(name: str, error: BaseException) -> ClusterError:
-    """The error of a cluster that does not start, in one line.
+    """Return the error of a cluster that does not start, in one line.
 
     Dask's class may wrap the error of a command, whose own output stands at the end.
     """

@@ -68,7 +68,7 @@ def begin() -> Mapping[str, str] | None:
 
 
 def start_method() -> str:
-    """How Python must start a worker: "forkserver", or "spawn" if the environment has changed too much.
+    """Return how Python must start a worker: "forkserver", or "spawn" if the environment has changed too much.
 
     Only variables that libraries read at import count, as a fork has imported these libraries already.
     """

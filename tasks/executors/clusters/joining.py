@@ -1,6 +1,6 @@
 """A worker that joins a cluster, and joins it again whenever its scheduler was away or the link was cut.
 
-Dask's worker ends where it is cut off for about half a minute, as it never connects twice. Somebody must start it
+Dask's worker ends if it is cut off for about half a minute, as it never connects twice. Somebody must start it
 again, and that is done here, for as long as the command runs.
 """
 
@@ -119,7 +119,10 @@ async def _check_versions(address: str, security: Security) -> None:
 
 
 def memory_of(limit: str) -> int:
-    """The bytes of a size such as ``8GB`` or of a fraction of this machine's memory; raises `UsageError`."""
+    """Return the bytes of a size such as ``8GB`` or of a fraction of this machine's memory.
+
+    Raises `UsageError`.
+    """
     try:
         memory: int | None = parse_memory_limit(limit, 1, logger=logging.getLogger(__name__))
     except (ValueError, OverflowError):

@@ -64,7 +64,7 @@ class Mark:
         return f"roundweave-store-{self.digest[:8]}"
 
     def unreached(self) -> str:
-        """Why the process that calls this does not reach the store; empty if it does."""
+        """Return why the process that calls this does not reach the store; empty if it does."""
         try:
             place = place_of(self.address)
             content = place.read(self.key)
@@ -176,7 +176,7 @@ class StoringProcess:
         return self._nanny.done()
 
     def check_reached(self, workers: list[str]) -> None:
-        """Wait for the process; raises `ClusterError` if it does not begin, or a worker cannot connect to it."""
+        """Wait for the process. Raises `ClusterError` if it does not begin, or a worker cannot connect to it."""
         if error := self._nanny.exception():
             raise ClusterError(
                 f"the process that stores for the workers did not begin ({error.__cause__ or error}); is the "
@@ -198,7 +198,7 @@ class StoringProcess:
 
 
 def _connect(address: str) -> str:
-    """Why the process that calls this cannot connect to an address; empty if it can."""
+    """Return why the process that calls this cannot connect to an address; empty if it can."""
     try:
         at = urlparse(address)
         socket.create_connection((at.hostname, at.port), CONNECT_SECONDS).close()

@@ -40,7 +40,10 @@ class Task(NamedTuple):
         return self.spread.split("-")[0]
 
     def partitions(self, job: Job) -> Sequence[int]:
-        """The partitions that the task works on. Its key has the number of blocks that the plan had then."""
+        """Return the partitions that the task works on.
+
+        Its key has the number of blocks that the plan had then.
+        """
         if self.kind == "maps":
             return tuple(self.block)
         return replace(job, blocks=int(self.spread.rpartition("-")[2])).plan_of(self.round).members(self.block)
@@ -59,7 +62,10 @@ class Routing:
     apart: bool = False
 
     def needs(self, kind: str, partition: int) -> dict[str, float]:
-        """The Dask resources that a task of this kind needs for a partition; none where any worker can do it."""
+        """Return the Dask resources that a task of this kind needs for a partition.
+
+        None if any worker can do it.
+        """
         if not self.apart:
             return {}
         if kind not in BESIDE_MAPS:
@@ -67,7 +73,10 @@ class Routing:
         return {self.placement.resource(partition) or TO_MAP: 1}
 
     def where(self, job: Job, key: Key, home: str) -> dict[str, Any]:
-        """What Dask is told of where a task runs. It prefers the worker at `home` where any worker can do it."""
+        """Return what Dask is told of where a task runs.
+
+        It prefers the worker at `home` where any worker can do it.
+        """
         task = Task(*key)
         if not self.apart:  # Dask loses a task that has both
             return {"workers": [home] if home else [], "allow_other_workers": True}

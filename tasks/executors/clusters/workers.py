@@ -51,7 +51,7 @@ class Idleness:
         self._looks = 0
 
     def look(self) -> None:
-        """Look once; raises `LostWork` after too many idle looks, and `ClusterError` if there are no workers."""
+        """Look once. Raises `LostWork` after too many idle looks, and `ClusterError` if there are no workers."""
         usable_workers(self.client)
         self._looks = 0 if any(self.client.processing().values()) else self._looks + 1
         if self._looks == IDLE_LOOKS:
@@ -67,7 +67,7 @@ class Waiting:
     fewest: float = inf
 
     def missing(self, workers: Mapping[str, Collection[str]]) -> str:
-        """What is missing among workers, whose resources are given by address; empty if nothing is."""
+        """Return what is missing among workers, whose resources are given by address; empty if nothing is."""
         offered = {resource for resources in workers.values() for resource in resources}
         wanted = self.placement.resources
         absent = [resource for resource in wanted if resource not in offered]
@@ -88,7 +88,7 @@ def wait_at_most(client: Client, seconds: float, placement: Placement = ANYWHERE
 
 
 def usable_workers(client: Client) -> list[str]:
-    """The addresses of a client's workers that map, in order.
+    """Return the addresses of a client's workers that map, in order.
 
     If there are none, or none with resources that are needed, it asks the cluster for one and waits, with a notice
     if it takes long. Raises `ClusterError` if no such worker comes in time; see `wait_at_most`.
@@ -196,20 +196,23 @@ def _deadly(error: KilledWorker) -> DeadlyWork:
 
 
 def processes(client: Client) -> dict[str, tuple[str, int]]:
-    """The machine and process id of each worker by address; raises `ClusterError` if the scheduler is gone."""
+    """Return the machine and process id of each worker by address.
+
+    Raises `ClusterError` if the scheduler is gone.
+    """
     places: dict[str, tuple[str, int]] = on_scheduler(client, _processes)
     return places
 
 
 def on_scheduler(client: Client, function: Any, *arguments: Any) -> Any:
-    """Run a function on the scheduler and return its value; raises `ClusterError` if the scheduler is gone."""
+    """Run a function on the scheduler and return its value. Raises `ClusterError` if the scheduler is gone."""
     try:
         return client.run_on_scheduler(function, *arguments, callback_timeout=ANSWER_SECONDS)
     except (OSError, RuntimeError, AttributeError) as error:  # the latter two: the client has closed
         if isinstance(error, AttributeError) and client.scheduler is not None:
             raise  # of the function
         raise ClusterError(
-            f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` goes on"
+            f"the Dask scheduler is gone ({error}); committed rounds are intact, `roundweave resume` continues"
         ) from error
 
 
@@ -218,7 +221,7 @@ STORES_ONLY = "roundweave-stores-only"
 
 
 def offers(client: Client) -> dict[str, Collection[str]]:
-    """The names of the resources of each worker that maps, by address."""
+    """Return the names of the resources of each worker that maps, by address."""
     workers: dict[str, Collection[str]] = on_scheduler(client, _resources)
     return {address: names for address, names in workers.items() if STORES_ONLY not in names}
 
@@ -249,7 +252,7 @@ def begin_run(client: Client) -> None:
 
 
 def began(client: Client) -> float:
-    """When the client's run began, or else now, by the scheduler's clock. Raises `ClusterError`."""
+    """Return when the client's run began, or else now, by the scheduler's clock. Raises `ClusterError`."""
     return _began.pop(client, 0.0) or float(on_scheduler(client, _now))
 
 

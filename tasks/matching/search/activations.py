@@ -71,7 +71,7 @@ class Moments:
 def activation_moments(
     model: nn.Module, states: Sequence[Tensors], inputs: Inputs, units: UnitGroups, pairs: Sequence[Pair]
 ) -> dict[Piece, Moments]:
-    """The moments of several networks on the same examples, at each place where units go into a sum.
+    """Return the moments of several networks on the same examples, at each place where units go into a sum.
 
     `states` are named tensors of the network's shapes, `inputs` the examples' tensors (examples, …). Batches have
     `units.batch` examples, with which the network was traced; examples left over at the end are not used. Raises
@@ -102,7 +102,10 @@ def _known_taps(model: nn.Module, inputs: Inputs, units: UnitGroups) -> dict[Pie
 
 
 def summed(parts: Iterable[Mapping[Piece, Moments] | None]) -> dict[Piece, Moments]:
-    """The sum of moments of several batches or blocks, with one of them in memory at a time; None is skipped."""
+    """Return the sum of moments of several batches or blocks, with one of them in memory at a time.
+
+    None is skipped.
+    """
     total: dict[Piece, Moments] = {}
     for part in parts:
         for piece, moments in (part or {}).items():
@@ -115,7 +118,7 @@ def _labels(piece: Piece) -> tuple[str, ...]:
 
 
 def _samples(piece: Piece, value: torch.Tensor) -> torch.Tensor:
-    """The values at a piece as (sample, unit), with units flattened in the order of the piece's groups.
+    """Return the values at a piece as (sample, unit), with units flattened in the order of the piece's groups.
 
     The real and the imaginary part of a complex value are two samples.
     """
@@ -138,7 +141,7 @@ def _moments(samples: Sequence[torch.Tensor], pairs: Sequence[Pair]) -> Moments:
 
 
 def moment_terms(moments: Mapping[Piece, Moments], pair: Pair, metric: Metric) -> list[MomentTerm]:
-    """A term for each place; `pair` is (target, source), in any order of their numbers."""
+    """Return a term for each place; `pair` is (target, source), in any order of their numbers."""
     terms = []
     for piece, measured in moments.items():
         shape = [size for size, label in zip(piece.shape, piece.groups, strict=True) if label is not None]

@@ -40,7 +40,7 @@ Assign = Callable[[torch.Tensor], torch.Tensor]
 
 
 def assign(similarity: torch.Tensor) -> torch.Tensor:
-    """The permutation p, int64 (units,), with the largest total similarity; unit i gets source unit p[i].
+    """Return the permutation p, int64 (units,), with the largest total similarity; unit i gets source unit p[i].
 
     The assignment problem of Kuhn 1955, solved by scipy's shortest augmenting paths (Crouse 2016).
     """
@@ -77,7 +77,7 @@ class Aligner:
     assign: Assign = assign
 
     def align(self, start: Permutation | None = None) -> dict[str, torch.Tensor]:
-        """The best permutation found, int64 (*sizes of parents, size) for each group.
+        """Return the best permutation found, int64 (*sizes of parents, size) for each group.
 
         New unit i is the source's unit ``p[..., i]``. With `start` there is no greedy pass.
         """
@@ -117,11 +117,11 @@ class Aligner:
         return [other for other in self._roots() if near & self._tree(other)]
 
     def _alone(self, root: str) -> bool:
-        """Whether the group's order depends on no other group, so that one visit is enough."""
+        """Tell whether the group's order depends on no other group, so that one visit is enough."""
         return self._neighbours(root) == [root] and all(t.labels.count(root) < 2 for t in self.terms)
 
     def _reached(self, root: str, known: Permutation) -> bool:
-        """Whether some tensor has the group's units and otherwise only units whose order is known."""
+        """Tell whether some tensor has the group's units and otherwise only units whose order is known."""
         tree = self._tree(root)
         return any(
             len(term.labels) > 1
@@ -183,7 +183,7 @@ class Aligner:
 
 
 def closed(terms: Sequence[Term], keep: Collection[str]) -> Sequence[Term]:
-    """The terms with no labels but those to keep: the order of all other units is known."""
+    """Return the terms with no labels but those to keep: the order of all other units is known."""
     return [term for term in terms if all(label is None or label in keep for label in term.labels)]
 
 
@@ -218,9 +218,7 @@ class Evidence:
         if self.by != "weights" and not self.moments:
             raise UsageError(f"matching by {self.by} needs the networks' activations on examples")
         if self.by == "mixed" and self.metric == "l2":
-            raise UsageError(
-                "a mixed match needs cosine or correlation: weights and activations have other scales"
-            )
+            raise UsageError("a mixed match needs cosine or correlation: weights and activations differ in scale")
 
     @property
     def measure(self) -> Metric:
@@ -230,14 +228,14 @@ class Evidence:
     def align(
         self, targets: Mapping[int, Permutation], source: int, start: Permutation | None = None
     ) -> dict[str, torch.Tensor]:
-        """The permutation of a network's units that makes it most like the mean of others in their orders.
+        """Return the permutation of a network's units that makes it most like the mean of others in their orders.
 
         Permutations are int64 (*sizes of parents, size) for each group. The search begins from `start` if given.
         """
         return Aligner(self.terms(targets, source, self.measure), self.units.groups, self.measure).align(start)
 
     def terms(self, targets: Mapping[int, Permutation], source: int, metric: Metric) -> list[Term]:
-        """The terms that compare a network with the mean of others, which are permuted first."""
+        """Return the terms that compare a network with the mean of others, which are permuted first."""
         moments = self.moments if self.by != "weights" else {}
         shown: set[str | None] = {None}
         if self.by == "activations":
@@ -253,7 +251,7 @@ class Evidence:
         return [*terms, *map(mean_term, zip(*each, strict=True))]
 
     def _mean(self, targets: Mapping[int, Permutation]) -> Tensors:
-        """The mean of permuted networks; a single one in its own order is returned itself and not read."""
+        """Return the mean of permuted networks; a single one in its own order is returned itself and not read."""
         if len(targets) == 1:
             ((number, order),) = targets.items()
             home = self.units.identity()
@@ -304,7 +302,9 @@ def match_each(evidence: Evidence, k: int | None, temperature: float) -> list[di
 
 
 def match_all(evidence: Evidence, together: Literal["first", "many"] = "many") -> list[dict[str, torch.Tensor]]:
-    """A permutation for each network, int64 (*sizes of parents, size) for each group; the first keeps its order.
+    """Return a permutation for each network, int64 (*sizes of parents, size) for each group.
+
+    The first keeps its order.
 
     ``first`` matches each network to the first one. ``many`` goes on from there and matches each network to the
     mean of the others until nothing changes (Git Re-Basin's MergeMany, Ainsworth et al. 2023, Algorithm 3).

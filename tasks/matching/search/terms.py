@@ -42,7 +42,7 @@ class WeightTerm:
         return tensor.movedim(dim, 0).reshape(tensor.shape[dim], -1)
 
     def settled(self, groups: Mapping[str, UnitGroup], permutation: Permutation) -> WeightTerm:
-        """The term with the source's units permuted, by int64 (*sizes of parents, size) for each group."""
+        """Return the term with the source's units permuted, by int64 (*sizes of parents, size) for each group."""
         if not any(label in permutation for label in self.labels):
             return self
 
@@ -53,14 +53,14 @@ class WeightTerm:
         return WeightTerm(read, tuple(None if label in permutation else label for label in self.labels))
 
     def at(self, group: str, target: int, source: int) -> WeightTerm:
-        """The term for a single target unit and a single source unit of a group."""
+        """Return the term for a single target unit and a single source unit of a group."""
         dim = self.labels.index(group)
         of_target, of_source = self.read()
         labels = (*self.labels[:dim], *self.labels[dim + 1 :])
         return _held(of_target.select(dim, target), of_source.select(dim, source), labels)
 
     def value(self) -> tuple[float, float, float]:
-        """The inner product of both networks in their present orders, and both squared lengths."""
+        """Return the inner product of both networks in their present orders, and both squared lengths."""
         target, source = (values.reshape(-1) for values in self.read())
         return (target @ source).item(), (target @ target).item(), (source @ source).item()
 
@@ -80,7 +80,7 @@ class MomentTerm:
         return self.moments, () if metric == "l2" else (torch.ones(self.moments.shape[0]),) * 2
 
     def settled(self, groups: Mapping[str, UnitGroup], permutation: Permutation) -> MomentTerm:
-        """The term with the source's units permuted, by int64 (*sizes of parents, size), and paired."""
+        """Return the term with the source's units permuted, by int64 (*sizes of parents, size), and paired."""
         if not any(label in permutation for label in self.labels):
             return self
         count = len(self.labels)
@@ -91,18 +91,18 @@ class MomentTerm:
         return MomentTerm(paired, tuple(self.labels[d] for d in kept))
 
     def ordered(self, groups: Mapping[str, UnitGroup], permutation: Permutation) -> MomentTerm:
-        """The term with the target's units permuted, by int64 (*sizes of parents, size) for each group."""
+        """Return the term with the target's units permuted, by int64 (*sizes of parents, size) for each group."""
         dims = (*self.labels, *[None] * len(self.labels))
         return replace(self, moments=rearranged(self.moments, dims, groups, permutation))
 
     def at(self, group: str, target: int, source: int) -> MomentTerm:
-        """The term for a single target unit and a single source unit of a group."""
+        """Return the term for a single target unit and a single source unit of a group."""
         dim, count = self.labels.index(group), len(self.labels)
         moments = self.moments.select(count + dim, source).select(dim, target)
         return MomentTerm(moments, (*self.labels[:dim], *self.labels[dim + 1 :]))
 
     def value(self) -> tuple[float, float, float]:
-        """The sum of the moments, and 1 for both squared lengths."""
+        """Return the sum of the moments, and 1 for both squared lengths."""
         return self.moments.sum().item(), 1.0, 1.0
 
 
@@ -128,7 +128,7 @@ def united(terms: Sequence[Term]) -> list[Term]:
 
 
 def mean_term(terms: Sequence[MomentTerm]) -> MomentTerm:
-    """The mean of terms of the same labels."""
+    """Return the mean of terms of the same labels."""
     return replace(terms[0], moments=torch.stack([term.moments for term in terms]).mean(0))
 
 
@@ -170,7 +170,7 @@ def similarity(terms: Sequence[Term], metric: Metric) -> torch.Tensor:
 
 
 def overall(terms: Sequence[Term], metric: Metric) -> float:
-    """How alike two networks are in their present orders.
+    """Return how alike two networks are in their present orders.
 
     The mean if both weights and activations are compared.
     """

@@ -28,7 +28,7 @@ def match_within(evidence: Evidence) -> list[dict[str, torch.Tensor]]:
     """
     units = evidence.units
     if len(evidence.states) != 2:
-        raise UsageError(f"units are matched within two networks, not {len(evidence.states)}")
+        raise UsageError(f"within needs two networks, not {len(evidence.states)}")
     orders = match_all(evidence)
     terms = {pair: moment_terms(evidence.moments, pair, evidence.measure) for pair in PAIRS}
     for name in filter(units.mixes, units.groups):
@@ -40,12 +40,12 @@ def match_within(evidence: Evidence) -> list[dict[str, torch.Tensor]]:
 
 
 def _similarity(terms: Sequence[Term]) -> torch.Tensor:
-    """The mean similarity (units, units) over the places where activations show them."""
+    """Return the mean similarity (units, units) over the places where activations show them."""
     return torch.stack([term.compared("cosine")[0] for term in terms]).mean(0)
 
 
 def _zipped(first: torch.Tensor, across: torch.Tensor, second: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The matrices (pairs, units) of both networks, which have a one for each unit that is in a pair."""
+    """Return the matrices (pairs, units) of both networks, which have a one for each unit that is in a pair."""
     size = len(across)
     every = torch.cat([torch.cat([first, across], 1), torch.cat([across.T, second], 1)])
     upper = torch.triu_indices(2 * size, 2 * size, 1)

@@ -36,14 +36,14 @@ class Observer:
 
     @classmethod
     def of(cls, model: nn.Module, batch: Inputs) -> Observer:
-        """The observer of a module for batches like this one."""
+        """Return the observer of a module for batches like this one."""
         program = exported(model, batch)
         layers = find_layers(program)
         # Two layers may read one tensor, which was written in place between them.
         return cls(Taps.read(program, {name: (each.inputs, each.node) for name, each in layers.items()}), layers)
 
     def grams(self, state: Tensors, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """The `Grams` of a network with these named tensors on inputs (examples, …).
+        """Return the `Grams` of a network with these named tensors on inputs (examples, …).
 
         Examples beyond the last whole batch are not used. Raises `UsageError` if a layer's inputs are not finite.
         """
@@ -71,9 +71,9 @@ def gram_matrices(model: nn.Module, state: Tensors, inputs: Inputs) -> dict[str,
 def permuted_grams(
     grams: Grams, layers: Mapping[str, Layer], units: UnitGroups, permutation: Permutation
 ) -> dict[str, torch.Tensor]:
-    """The `Grams` of a network after `units.permute`: a layer's inputs are in the order of its columns."""
+    """Return the `Grams` of a network after `units.permute`: a layer's inputs are in the order of its columns."""
     if any(table.is_floating_point() for table in permutation.values()):
-        raise UsageError("Gram matrices are of units one to one, and these are mixed; match without soft")
+        raise UsageError("Gram matrices need a one-to-one match, and this one is mixed; leave soft out")
     for name in grams.keys() - layers.keys():
         raise UsageError(
             f"there is a Gram matrix of {name}, which is no layer of this network; make it of this one"

@@ -28,7 +28,7 @@ class Window:
     dilation: tuple[int, ...]
 
     def seen(self, values: torch.Tensor, groups: int) -> torch.Tensor:
-        """What stands in the window at each place, (group, example and place, in of the group and window).
+        """Return what stands in the window at each place, (group, example and place, in of the group and window).
 
         The values are (example, in, *space); the im2col of Chellapilla, Puri and Simard 2006.
         """
@@ -67,7 +67,7 @@ class Layer:
         return torch.cat([rows, state[self.bias].double().reshape(self.groups, -1, 1)], 2)
 
     def tensors(self, matrix: torch.Tensor, like: Tensors) -> dict[str, torch.Tensor]:
-        """The weight and the bias of a `matrix`, with the shapes and types of named tensors."""
+        """Return the weight and the bias of a `matrix`, with the shapes and types of named tensors."""
         weight = like[self.weight]
         rows = (matrix if self.bias is None else matrix[..., :-1]).flatten(0, 1)
         made = {self.weight: (rows.T.contiguous() if self.transposed else rows).reshape(weight.shape)}
@@ -78,7 +78,7 @@ class Layer:
     def rows(self, values: torch.Tensor) -> Iterator[torch.Tensor]:
         """The values at the layer's inputs as float64 (group, sample, in), with a last column of ones for a bias.
 
-        They come in parts where they are many, since a convolution reads each value several times.
+        They come in parts if they are many, since a convolution reads each value several times.
         """
         copies = 1
         for size in self.window.size if self.window else ():
@@ -106,7 +106,7 @@ def find_layers(program: torch.export.ExportedProgram) -> dict[str, Layer]:
 
 
 def _layer(node: fx.Node, operation: OpOverload, named: Mapping[str, str]) -> Layer | None:
-    """The layer that a node computes; None for another operation, or a weight that is no parameter."""
+    """Return the layer that a node computes; None for another operation, or a weight that is no parameter."""
     given = arguments(operation, *node.args, **node.kwargs)
     kind = operation_name(operation).removeprefix("aten::")
     if kind == "linear":
@@ -122,7 +122,7 @@ def _layer(node: fx.Node, operation: OpOverload, named: Mapping[str, str]) -> La
 
 
 def _made(named: Mapping[str, str], inputs: fx.Node, weight: Any, bias: Any, **form: Any) -> Layer | None:
-    """The layer of these nodes, if its weight is a parameter, and its bias one or none."""
+    """Return the layer of these nodes, if its weight is a parameter, and its bias one or none."""
     if not isinstance(weight, fx.Node) or weight.name not in named or inputs.name in named:
         return None
     tensor, values = weight.meta["val"], inputs.meta["val"]
@@ -145,6 +145,6 @@ def _window(given: Mapping[str, Any]) -> Window:
 
 
 def _each(given: Any, dimensions: int) -> tuple[int, ...]:
-    """A number for each dimension, of one for all or one for each."""
+    """Return a number for each dimension, of one for all or one for each."""
     numbers = (given,) if isinstance(given, int) else tuple(given)
     return numbers * dimensions if len(numbers) == 1 else numbers

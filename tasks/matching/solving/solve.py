@@ -75,7 +75,7 @@ def regmean(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the solved weights and biases by name, layer by layer; `states` and `grams` are in one order of units.
 
-    Raises `UsageError` where a layer has no Gram matrix.
+    Raises `UsageError` if a layer has no Gram matrix.
     """
     for name, layer in layers.items():
         if lacking := [i for i, each in enumerate(grams) if name not in each]:
@@ -95,12 +95,12 @@ def least_squares(
     coefficients: Sequence[float],
     shrinkage: float = SHRINKAGE,
 ) -> dict[str, torch.Tensor]:
-    """The named tensors of the mean of networks, with its layers solved one after the other (PLeaS).
+    """Return the named tensors of the mean of networks, with its layers solved one after the other (PLeaS).
 
     Each network has inputs (examples, …) of its own, on which the merged layers are to give its layers' outputs;
-    those beyond the last whole batch are not used. `states` are in one order of units. What is not of a
-    layer is the mean. Each network is run once, from layer to layer; the values at one place of the graph are in
-    memory for all batches.
+    those beyond the last whole batch are not used. `states` are in one order of units. What is not of a layer is
+    the mean. Each network is run once, from layer to layer; the values at one place of the graph are in memory for
+    all batches.
     """
     merged = dict(average(states, coefficients))
     programs = [exported(model, first_batch(own, batch_size(own))) for own in inputs]
@@ -121,7 +121,7 @@ def least_squares(
 
 
 def _wanted(pairs: Iterable[tuple[Walk, ...]], layer: Layer, parent: Tensors) -> ParentLayer:
-    """What a parent wants of a layer whose inputs are those that the merged network has there."""
+    """Return what a parent wants of a layer whose inputs are those that the merged network has there."""
     matrix = layer.matrix(parent)
     gram, cross, samples = torch.zeros(()), torch.zeros(()), 0
     for pair in pairs:

@@ -30,7 +30,10 @@ class Walk(fx.Interpreter):
         self.env = {node: next(given) for node in places if node not in self.named}
 
     def inputs(self, layer: Layer) -> torch.Tensor:
-        """The values (examples, …) at the inputs of a layer; layers are asked for in the order of the graph."""
+        """Return the values (examples, …) at the inputs of a layer.
+
+        Layers are asked for in the order of the graph.
+        """
         tensors = {**self.program.state_dict, **self.program.constants, **self.state}
         self.env |= {node: tensors[name] for node, name in self.named.items()}
         while all(self.named.get(each) != layer.weight for each in self.waiting[0].all_input_nodes):

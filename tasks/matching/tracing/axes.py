@@ -87,7 +87,7 @@ class Atom:
             root.pinned = why
 
     def part(self, size: int) -> Atom:
-        """A new atom for a part of this one, of this size."""
+        """Return a new atom for a part of this one, of this size."""
         return Atom(size, self.pinned, clashes=self.clashes)
 
     def factored(self, *sizes: int) -> list[Atom]:
@@ -103,7 +103,7 @@ class Atom:
         return atoms
 
     def at(self, beside: Atom, index: int) -> Atom:
-        """The units at this index of the atom `beside`, where they may be different ones."""
+        """Return the units at this index of the atom `beside`, where they may be different ones."""
 
         def chosen(atom: Atom) -> Atom:
             if atom.pinned is not None or atom.parts is not None or atom.runs is not None:
@@ -113,7 +113,7 @@ class Atom:
         return concatenation(*(product(*map(chosen, segment)) for segment in self.segments))
 
     def walk(self, seen: set[Atom] | None = None) -> Iterator[Atom]:
-        """All atoms of this one, each once, including their parts and their choices."""
+        """Yield all atoms of this one, each once, including their parts and their choices."""
         seen = set() if seen is None else seen
         root = self.root
         if root not in seen:
@@ -137,12 +137,12 @@ class UnitNumbers(list["Atom"]):
 
 
 def new_axes(shape: Sequence[int], pinned: str | None = None) -> Axes:
-    """A new axis for each dimension."""
+    """Return a new axis for each dimension."""
     return [Atom(size, pinned) for size in shape]
 
 
 def is_axes(value: object) -> TypeGuard[Axes]:
-    """Whether an operation's argument is the axes of a tensor; other lists are given as tuples."""
+    """Tell whether an operation's argument is the axes of a tensor; other lists are given as tuples."""
     return isinstance(value, list)
 
 
@@ -153,7 +153,7 @@ def pin_all(axes: Axes, why: str, clashes: bool = False) -> None:
 
 
 def product(*atoms: Atom) -> Atom:
-    """The row-major product of atoms."""
+    """Return the row-major product of atoms."""
     factors = [factor for atom in atoms for factor in atom.factors]
     return factors[0] if len(factors) == 1 else Atom(_size(factors), parts=[factors])
 
@@ -181,7 +181,7 @@ def _size(segment: Segment) -> int:
 
 
 def unify(left: Atom, right: Atom) -> None:
-    """Make two axes carry the same units; raises `AxesMismatch` if they have different lengths.
+    """Make two axes carry the same units. Raises `AxesMismatch` if they have different lengths.
 
     If their groupings of units do not fit one another, both are pinned.
     """
@@ -261,7 +261,10 @@ def keep_choice(atom: Atom, beside: Atom, index: int, choice: Atom) -> None:
 
 
 def broadcast(*tensors: Axes) -> Axes:
-    """The axes of an elementwise operation on tensors, paired from the right; axes of length 1 are stretched."""
+    """Return the axes of an elementwise operation on tensors, paired from the right.
+
+    Axes of length 1 are stretched.
+    """
     stretched: Axes = []
     for position in range(1, max(map(len, tensors)) + 1):
         paired = [axes[-position] for axes in tensors if len(axes) >= position]

@@ -23,20 +23,23 @@ Inputs = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
 
 
 def as_call(inputs: Inputs) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
-    """The positional and the keyword arguments of a call with these inputs."""
+    """Return the positional and the keyword arguments of a call with these inputs."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return ((inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)), {}
 
 
 def changed_inputs(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-    """The inputs whose tensors are replaced by what `change` makes of them."""
+    """Return the inputs whose tensors are replaced by what `change` makes of them."""
     changed: Inputs = tree_map_only(torch.Tensor, change, inputs)
     return changed
 
 
 def exported(model: nn.Module, inputs: Inputs, training: bool = False) -> torch.export.ExportedProgram:
-    """A copy of the module, exported for inputs (examples, …), in evaluation mode or not; raises `ModelError`."""
+    """Return a copy of the module, exported for inputs (examples, …), in evaluation mode or not.
+
+    Raises `ModelError`.
+    """
     # The copy has the module's own parameters, to save memory; exporting does not change them. In place of those
     # without values stand some that are never touched, so that the system gives them no memory.
     network = evaluating(model, {id(p): _on_cpu(p) if p.is_meta else p for p in model.parameters()})
@@ -56,7 +59,7 @@ def _on_cpu(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def evaluating(model: nn.Module, tensors: Mapping[int, torch.Tensor]) -> nn.Module:
-    """A copy of a module in evaluation mode, without cached values and without a cache of keys and values.
+    """Return a copy of a module in evaluation mode, without cached values and without a cache of keys and values.
 
     `tensors` has tensors of the copy by the `id` of the module's tensors in whose place they are. The copy is set
     to training mode in between, as modules drop values that they cached for evaluation then. Raises `ModelError`
@@ -73,7 +76,7 @@ def evaluating(model: nn.Module, tensors: Mapping[int, torch.Tensor]) -> nn.Modu
 
 
 def _where(error: Exception) -> str:
-    """The place of the last line outside of torch in an error's traceback; empty if there is none."""
+    """Return the place of the last line outside of torch in an error's traceback; empty if there is none."""
     torch_itself = str(Path(torch.__file__).parent)
     frames = [f for f in traceback.extract_tb(error.__traceback__)[1:] if not f.filename.startswith(torch_itself)]
     return f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""

@@ -39,18 +39,18 @@ def placed(axes: Axes, shape: Sequence[int]) -> list[Block]:
 
 
 def leaves(blocks: Iterable[Block]) -> list[Block]:
-    """The blocks that following all choices gives."""
+    """Return the blocks that following all choices gives."""
     return [stage for block in blocks for stage in stages(block) if not _follow(stage)]
 
 
 def products(axes: Axes, steps: Sequence[int] | None = None) -> list[Block]:
-    """The blocks of a tensor without following choices; `steps` are the strides of its axes."""
+    """Return the blocks of a tensor without following choices; `steps` are the strides of its axes."""
     places = enumerate(zip(axes, steps or [1] * len(axes), strict=True))
     return _combined([_blocks_of(atom, place, step) for place, (atom, step) in places])
 
 
 def stages(block: Block) -> Iterator[Block]:
-    """A block and all blocks that following choices gives, including the ones on the way."""
+    """Yield a block and all blocks that following choices gives, including the ones on the way."""
     yield block
     for further in _follow(block):
         yield from stages(further)
@@ -75,7 +75,7 @@ def _at_index(block: Block, position: int, index: int) -> list[Block]:
 
 
 def _blocks_of(atom: Atom, place: int, step: int) -> list[Block]:
-    """The blocks of the axis at `place`, with stride `step`."""
+    """Return the blocks of the axis at `place`, with stride `step`."""
     atom = atom.root
     if atom.parts is None or atom.size < 2:
         own = Block(((atom, step, place),)) if atom.size > 1 else Block()
@@ -92,7 +92,7 @@ def _blocks_of(atom: Atom, place: int, step: int) -> list[Block]:
 
 
 def _combined(choices: list[list[Block]], offset: int = 0, fixed: tuple[Atom, ...] = ()) -> list[Block]:
-    """All products of blocks, one from each list."""
+    """Return all products of blocks, one from each list."""
     return [
         Block(
             tuple(place for block in combination for place in block.places),
@@ -127,7 +127,7 @@ def settle(trace: Trace) -> Companions:
 
 
 def _atoms(tensors: Iterable[Axes]) -> list[Atom]:
-    """All atoms of tensors, in an order that is the same in every process."""
+    """Return all atoms of tensors, in an order that is the same in every process."""
     seen: set[Atom] = set()
     return [atom for axes in tensors for axis in axes for atom in axis.walk(seen)]
 

@@ -114,7 +114,7 @@ class Trace:
         return None
 
     def _call(self, node: fx.Node, environment: Environment) -> Any:
-        """The axes of what a node gives."""
+        """Return the axes of what a node gives."""
         if node.target is operator.getitem:
             source, index = _values(node.args, environment)
             return source[index] if isinstance(source, tuple) else None
@@ -138,7 +138,7 @@ class Trace:
     def _apply(
         self, node: fx.Node, target: OpOverload, shapes: list[tuple[int, ...]], environment: Environment
     ) -> tuple[Axes | None, ...]:
-        """The axes of an operation's outputs by its rule, which also notes its sums."""
+        """Return the axes of an operation's outputs by its rule, which also notes its sums."""
         rule = rule_of(target)
         if rule is None:
             return self._unknown(node, str(target), shapes, environment)
@@ -198,7 +198,10 @@ class Trace:
     def _numbers(
         self, node: fx.Node, site: Site, given: Any, outputs: tuple[Axes | None, ...], environment: Environment
     ) -> tuple[Axes | None, ...]:
-        """The axes of outputs, as numbers where an operation kept those that it was given; others are pinned."""
+        """Return the axes of outputs, as numbers where an operation kept those that it was given.
+
+        Others are pinned.
+        """
         numbers = [axes for axes in _axes_within(given) if isinstance(axes, UnitNumbers)]
         if site.name in PRESERVING and numbers and node.meta["val"].dtype in EXACT:
             return tuple(UnitNumbers(axes or [], numbers[0].what, *numbers[0].of) for axes in outputs)
@@ -212,7 +215,7 @@ class Trace:
         return tuple(list(axes) if axes and any(axes is one for one in unread) else axes for axes in outputs)
 
     def _inside(self, graph: fx.Graph, operands: Sequence[Any], environment: Environment) -> Any:
-        """The axes of what an inner graph gives for operands of the outer one."""
+        """Return the axes of what an inner graph gives for operands of the outer one."""
         places = [node for node in graph.nodes if node.op == "placeholder"]
         given = [environment.get(each) if isinstance(each, fx.Node) else each for each in operands]
         return self.run(graph, dict(zip(places, given, strict=True)))
@@ -231,7 +234,7 @@ class Trace:
 
 
 def trace(model: nn.Module, inputs: Inputs) -> Trace:
-    """Export the module with inputs (examples, …) and follow its graph; raises `ModelError`.
+    """Export the module with inputs (examples, …) and follow its graph. Raises `ModelError`.
 
     The call in training mode, if there can be one, is followed as well where it reaches further tensors.
     """
@@ -275,7 +278,7 @@ def _pin_unseen(traced: Trace, graph: fx.Graph) -> None:
 
 
 def _within(tensors: Iterable[Axes]) -> set[Atom]:
-    """All atoms of the axes of several tensors."""
+    """Return all atoms of the axes of several tensors."""
     return {atom for axes in tensors for axis in axes for atom in axis.walk()}
 
 
@@ -287,7 +290,7 @@ def _pin_numbered(tensors: Iterable[Axes], reader: str) -> None:
 
 
 def _placeholder(traced: Trace, node: fx.Node, target: str, names: Mapping[str, str]) -> Axes | None:
-    """The axes of an input of the graph; `target` is its name in the module; see `_places`."""
+    """Return the axes of an input of the graph; `target` is its name in the module; see `_places`."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
@@ -297,7 +300,7 @@ def _placeholder(traced: Trace, node: fx.Node, target: str, names: Mapping[str, 
 
 
 def _values(argument: Any, environment: Environment) -> Any:
-    """An argument of the graph with its nodes replaced by their axes; lists become tuples."""
+    """Return an argument of the graph with its nodes replaced by their axes; lists become tuples."""
     if isinstance(argument, fx.Node):
         return environment.get(argument)
     if isinstance(argument, dict):
@@ -308,7 +311,7 @@ def _values(argument: Any, environment: Environment) -> Any:
 
 
 def _shapes(value: Any) -> list[tuple[int, ...]]:
-    """The shapes of all tensors in a value; raises `ModelError` for a shape that depends on the data."""
+    """Return the shapes of all tensors in a value. Raises `ModelError` for a shape that depends on the data."""
     shapes = [tuple(tensor.shape) for tensor in tensors_in(value)]
     if not all(isinstance(size, int) for shape in shapes for size in shape):
         raise ModelError(f"the shape of an intermediate value depends on the data: {shapes}")
@@ -316,7 +319,7 @@ def _shapes(value: Any) -> list[tuple[int, ...]]:
 
 
 def _axes_within(value: Any) -> Iterator[Axes]:
-    """The axes of all tensors in a value, which may be nested tuples."""
+    """Yield the axes of all tensors in a value, which may be nested tuples."""
     if is_axes(value):
         yield value
     elif isinstance(value, tuple):

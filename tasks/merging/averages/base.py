@@ -56,7 +56,7 @@ class Average(ABC):
 
 
 def exact_type(tensor: torch.Tensor) -> torch.dtype:
-    """The type in which a tensor's average is computed, before it is rounded to the tensor's own."""
+    """Return the type in which a tensor's average is computed, before it is rounded to the tensor's own."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 

@@ -14,12 +14,8 @@ from roundweave.tasks.matching.averaging import BLOCK, check_coefficients, weigh
 from roundweave.tasks.merging.averages.base import Average, Versions, by_block
 from roundweave.tasks.numerics.pinning import limited
 
-Normalize = Annotated[
-    bool, Field(description="whether the weighted sum is divided by the sum of the coefficients")
-]
-Step = Annotated[
-    float, Field(ge=0, le=1, description="how far to go from the first of two networks, 0, to the second, 1")
-]
+Normalize = Annotated[bool, Field(description="divide the weighted sum by the sum of the coefficients")]
+Step = Annotated[float, Field(ge=0, le=1, description="position between the first network (0) and the second (1)")]
 
 PARALLEL = 0.9995
 """The cosine of an angle so small that the interpolation along the arc is numerically that along the line."""
@@ -70,7 +66,7 @@ class Slerp(Average):
 
 
 def _on_arc(cosine: float | None, t: float) -> tuple[float, float]:
-    """The coefficients of two vectors at a point of the arc, or of the line, between them."""
+    """Return the coefficients of two vectors at a point of the arc, or of the line, between them."""
     if cosine is None or abs(cosine) > PARALLEL:
         return 1 - t, t
     angle = math.acos(cosine)
@@ -78,7 +74,10 @@ def _on_arc(cosine: float | None, t: float) -> tuple[float, float]:
 
 
 def _cosine(first: torch.Tensor, second: torch.Tensor) -> float | None:
-    """The cosine of the angle between two tensors as vectors, the same for any threads; None if one is zero."""
+    """Return the cosine of the angle between two tensors as vectors, the same for any threads.
+
+    None if one is zero.
+    """
     product, squares = 0.0, [0.0, 0.0]
     with limited(threads=1):
         for a, b in zip(first.reshape(-1).split(BLOCK), second.reshape(-1).split(BLOCK), strict=True):

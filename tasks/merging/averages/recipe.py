@@ -37,7 +37,7 @@ class Wanted:
     seed: int = 0
 
     def recipe(self, names: Collection[str], buffers: Collection[str] = ()) -> Recipe:
-        """The recipe for tensors of these names, of which buffers take a mean; raises `UsageError`."""
+        """Return the recipe for tensors of these names, of which buffers take a mean. Raises `UsageError`."""
         for layer in self.layers:
             check_layer(layer, names)
         self._check_numbers()
@@ -49,7 +49,7 @@ class Wanted:
         return {name: self._of(name, depths[name], name in buffers, made) for name in names}
 
     def settings(self) -> Iterator[tuple[str, Setting]]:
-        """All settings, each with the name of its option."""
+        """Yield all settings, each with the name of its option."""
         yield from (("coefficients", each) for each in self.coefficients)
         for option, given in self.options.items():
             if not isinstance(given, bool | str):
@@ -95,7 +95,10 @@ class Wanted:
 def combining(
     recipe: Recipe, states: Sequence[Tensors], base: Tensors | None = None
 ) -> Callable[[str], torch.Tensor]:
-    """A function that computes one tensor (*shape) by its name; integer and bool tensors take the maximum."""
+    """Return a function that computes one tensor (*shape) by its name.
+
+    Integer and bool tensors take the maximum.
+    """
 
     def combined(name: str) -> torch.Tensor:
         average, coefficients = recipe[name]
@@ -103,7 +106,7 @@ def combining(
         if kind_of(values[0].dtype) == "integer":
             return largest(name, values)
         if values[0].is_complex() and not isinstance(average, LinearMean):
-            raise UsageError(f"tensor {name} has complex numbers, which have a mean alone; give average = mean")
+            raise UsageError(f"tensor {name} has complex numbers, which only average = mean takes; give it")
         return average(Versions(name, values, coefficients, None if base is None else base[name]))
 
     return combined

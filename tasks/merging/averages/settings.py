@@ -32,7 +32,7 @@ class Rule(BaseModel):
         return "" if self.filter in (None, "*") else str(self.filter)
 
     def fits(self, name: str) -> bool:
-        """Whether the rule is for a tensor of this name."""
+        """Tell whether the rule is for a tensor of this name."""
         return name == self.part[1:] if self.part[:1] == "=" else self.part in name
 
 
@@ -41,7 +41,7 @@ Setting = Number | Gradient | tuple[Rule, ...]
 
 
 def read_setting(given: object) -> object:
-    """The setting that a text means: a number, numbers at commas, or JSON."""
+    """Return the setting that a text means: a number, numbers at commas, or JSON."""
     if not isinstance(given, str):
         return given
     if given.lstrip().startswith("["):
@@ -51,7 +51,7 @@ def read_setting(given: object) -> object:
 
 
 def read_each(given: object) -> object:
-    """The settings of each network that a text means: one, one each at commas, or a list in JSON."""
+    """Return the settings of each network that a text means: one, one each at commas, or a list in JSON."""
     read = read_setting(given)
     return read if isinstance(read, list | tuple) else (read,)
 
@@ -86,8 +86,8 @@ APART = re.compile(r"(head|classifier|projector|connector|resampler|adapter|merg
 def positions(names: Iterable[str]) -> dict[str, float | None]:
     """How deep each tensor lies by its name: 0 for the first numbered layer and before, 1 for the last and after.
 
-    None where the name says neither. Layers in stages, as layer1.0 and layer2.0, are one stack, and an encoder's
-    and a decoder's are two.
+    None if the name says neither. Layers in stages, as layer1.0 and layer2.0, are one stack, and an encoder's and
+    a decoder's are two.
 
     Raises `UsageError` if no layer is numbered.
     """
@@ -116,22 +116,22 @@ def _layer(match: re.Match[str]) -> tuple[str, tuple[int, ...]]:
 
 
 def is_before(name: str) -> bool:
-    """Whether a tensor outside of the layers is before them by its name, as an embedding is."""
+    """Tell whether a tensor outside of the layers is before them by its name, as an embedding is."""
     return bool(BEFORE.search(name))
 
 
 def is_after(name: str) -> bool:
-    """Whether a tensor outside of the layers is after them by its name, as a head is."""
+    """Tell whether a tensor outside of the layers is after them by its name, as a head is."""
     return bool(AFTER.search(name)) and not is_before(name) and not BETWEEN.search(name)
 
 
 def varies(setting: Setting) -> bool:
-    """Whether a setting has a gradient, for which layers must be numbered."""
+    """Tell whether a setting has a gradient, for which layers must be numbered."""
     return isinstance(setting, tuple) and any(not isinstance(each, Rule) or varies(each.value) for each in setting)
 
 
 def rules_of(setting: Setting) -> list[Rule]:
-    """The rules of a setting; none if it is a number, or numbers."""
+    """Return the rules of a setting; none if it is a number, or numbers."""
     return [each for each in setting if isinstance(each, Rule)] if isinstance(setting, tuple) else []
 
 
@@ -143,7 +143,7 @@ def check_filters(setting: Setting, names: Collection[str]) -> None:
 
 
 def setting_at(option: str, setting: Setting, name: str, position: float | None) -> float:
-    """The value of a setting for one tensor; raises `UsageError` if no rule, or no number, is for it."""
+    """Return the value of a setting for one tensor. Raises `UsageError` if no rule, or no number, is for it."""
     if not isinstance(setting, tuple):
         return float(setting)
     rules = rules_of(setting)
@@ -157,12 +157,12 @@ def setting_at(option: str, setting: Setting, name: str, position: float | None)
         return interpolated([float(number) for number in setting if not isinstance(number, Rule)], position)
     chosen = next((rule.value for rule in rules if rule.fits(name)), None)
     if chosen is None:
-        raise UsageError(f"{option} has no value for {name}; end it with one that has no filter")
+        raise UsageError(f"{option} has no value for {name}; end the list with a value without a filter")
     return setting_at(option, chosen, name, position)
 
 
 def interpolated(gradient: Sequence[float], position: float) -> float:
-    """The value at a position from 0 to 1 of the line through evenly spaced values."""
+    """Return the value at a position from 0 to 1 of the line through evenly spaced values."""
     scaled = position * (len(gradient) - 1)
     low = min(int(scaled), len(gradient) - 1)
     high = min(low + 1, len(gradient) - 1)

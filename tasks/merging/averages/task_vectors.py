@@ -15,21 +15,19 @@ from roundweave.tasks.merging.averages.base import Average, Versions, by_block, 
 from roundweave.tasks.merging.averages.interpolations import Normalize
 from roundweave.tasks.numerics.pinning import derive_seed
 
-Scaling = Annotated[
-    float, Field(allow_inf_nan=False, description="lambda, by which the merged change is multiplied")
-]
+Scaling = Annotated[float, Field(allow_inf_nan=False, description="factor on the merged change (lambda)")]
 Density = Annotated[
     tuple[Annotated[float, Field(gt=0, le=1)], ...],
     BeforeValidator(lambda given: (given,) if isinstance(given, int | float) else given),
     Field(
-        description="the part of each network's change that stays, above 0 and at most 1: one, or one a network"
+        description="fraction of each network's change to use (above 0, at most 1): one number, or one per network"
     ),
 ]
 Elect = Annotated[
     Literal["sum", "count"],
-    Field(description="the sign of a changed element is that of the sum of its changes, or of most of them"),
+    Field(description="sign of a changed element: sum (of the sum of changes), count (of most changes)"),
 ]
-Rescale = Annotated[bool, Field(description="whether what was not dropped is divided by the density")]
+Rescale = Annotated[bool, Field(description="divide the changes that were not dropped by the density")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +59,11 @@ class TaskArithmetic(Average):
             check_coefficients(coefficients, len(coefficients))
 
     def sparse(self, name: str, number: int, change: torch.Tensor) -> torch.Tensor:
-        """What is taken of the change (*shape) of one network's tensor."""
+        """Return what is taken of the change (*shape) of one network's tensor."""
         return change
 
     def joined(self, weighted: torch.Tensor, coefficients: Sequence[float]) -> torch.Tensor:
-        """The merged change (elements,) of weighted changes (networks, elements)."""
+        """Return the merged change (elements,) of weighted changes (networks, elements)."""
         return weighted.sum(0) / sum(coefficients) if self.normalize else weighted.sum(0)
 
 
@@ -134,7 +132,7 @@ class DareTies(_Electing, DareLinear):
 
 
 def each_density(density: Sequence[float], number: int) -> float:
-    """The density of one network, where there is one for all or one for each."""
+    """Return the density of one network, if there is one for all or one for each."""
     return density[number] if len(density) > 1 else density[0]
 
 

@@ -27,7 +27,9 @@ UNNAMED = re.compile(r"LABEL_\d+")
 def find_labels(
     folders: Sequence[Path], configs: Sequence[Mapping[str, Any]], choice: Literal["union", "first"] | None
 ) -> RowOrder | None:
-    """How the rows of the heads of the folders' networks are put in order; None where they have the same labels.
+    """Return how the rows of the heads of the folders' networks are put in order.
+
+    None if they have the same labels.
 
     Raises `UsageError` for other labels without a choice, or without names by which they are the same or not.
     """
@@ -37,11 +39,11 @@ def find_labels(
         return None
     pair = f"{folders[0]} and {folders[other]}"
     if choice is None:
-        raise UsageError(f"{pair} have other labels; give --labels union, or first for those of the first")
+        raise UsageError(f"{pair} have different labels; give --labels union, or first for those of the first")
     unnamed = next((name for labels in every for name in labels if UNNAMED.fullmatch(name)), None)
     if unnamed:
         raise UsageError(
-            f"{pair} have other labels, and nobody named {unnamed}; name all in {NAMES} of config.json"
+            f"{pair} have different labels, and {unnamed} has no name; name all in {NAMES} of config.json"
         )
     merged = dict(every[0])
     for name in (name for labels in every if choice == "union" for name in labels):
@@ -52,12 +54,12 @@ def find_labels(
 
 
 def _labels(config: Mapping[str, Any]) -> Numbers:
-    """The number of each label by its name; without names there are two, as transformers has it."""
+    """Return the number of each label by its name; without names there are two, as transformers has it."""
     return {str(name): int(number) for number, name in (config.get(NAMES) or {0: "LABEL_0", 1: "LABEL_1"}).items()}
 
 
 def _of_labels(network: Any) -> dict[str, int]:
-    """The axes of tensors with a row for each label: those that would have one more with one label more."""
+    """Return the axes of tensors with a row for each label: those that would have one more with one label more."""
     check_of_transformers(network)
     config = deepcopy(network.config)
     config.num_labels += 1

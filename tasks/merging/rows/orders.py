@@ -44,7 +44,7 @@ class RowOrder:
     axes: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, network: nn.Module) -> RowOrder:
-        """The order for such a network as the merged one.
+        """Return the order for such a network as the merged one.
 
         Raises `ModelError` if it does not say which rows these are, or has another number of them in a tensor.
         """
@@ -55,7 +55,10 @@ class RowOrder:
         return replace(self, axes=axes)
 
     def ordered(self, states: Sequence[Tensors]) -> list[LazyTensors]:
-        """The networks' tensors with rows in one order; those that a network lacks are 0, like no others."""
+        """Return the networks' tensors with rows in one order.
+
+        Those that a network lacks are 0, like no others.
+        """
         pairs = zip(states, self.rows, strict=True)
         return [self._replaced(state, partial(self._ordered, state, rows)) for state, rows in pairs]
 
@@ -70,7 +73,7 @@ class RowOrder:
     def _filled(
         self, states: Sequence[Tensors], coefficients: Sequence[float], number: int, name: str
     ) -> torch.Tensor:
-        """One tensor of a network."""
+        """Return one tensor of a network."""
         lacking, axis = (self.rows[number] == ABSENT).nonzero().flatten(), self.axes[name]
         if not len(lacking):
             return states[number][name]
@@ -86,12 +89,12 @@ class RowOrder:
         return own.index_copy(0, lacking, mean.to(own.dtype)).movedim(0, axis).contiguous()
 
     def _ordered(self, state: Tensors, rows: torch.Tensor, name: str) -> torch.Tensor:
-        """One tensor of a network, with 0 in rows that it lacks."""
+        """Return one tensor of a network, with 0 in rows that it lacks."""
         ordered = state[name].index_select(self.axes[name], rows.clamp(min=0))
         return ordered.index_fill_(self.axes[name], (rows == ABSENT).nonzero().flatten(), 0)
 
     def _replaced(self, state: Tensors, read: Callable[[str], torch.Tensor]) -> LazyTensors:
-        """The tensors of a network, of which `read` gives those with these rows."""
+        """Return the tensors of a network, of which `read` gives those with these rows."""
 
         def shape(spec: TensorSpec) -> tuple[int, ...]:
             sizes = list(spec.shape)
@@ -126,7 +129,7 @@ def axes_of(network: nn.Module, larger: nn.Module) -> dict[str, int]:
 
 
 def rows_of(own: Numbers, merged: Numbers, size: int) -> torch.Tensor:
-    """The rows int64 (size,) that a network has for those of the merged one."""
+    """Return the rows int64 (size,) that a network has for those of the merged one."""
     rows = torch.full((size,), ABSENT)
     shared = [(number, own[name]) for name, number in merged.items() if name in own]
     there = torch.tensor(shared, dtype=torch.int64).reshape(-1, 2)

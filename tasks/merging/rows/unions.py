@@ -21,20 +21,20 @@ AROUND = dict.fromkeys(("added_tokens", "post_processor", "truncation", "padding
 """Members of a tokenizer's file that do not say this either."""
 
 OTHERWISE = "give --vocabulary first, or base with --base"
-"""What to do where there is no union."""
+"""What to do if there is no union."""
 
 
 def open_tokenizer(folder: Path) -> Any:
-    """The folder's tokenizer, of the transformers package alone; raises `CheckpointError`."""
+    """Return the folder's tokenizer, of the transformers package alone. Raises `CheckpointError`."""
     package = transformers_package()
     with failing_as(lambda error: CheckpointError(f"{folder} has no tokenizer that opens: {one_line(error)}")):
         return package.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def with_all(folders: Sequence[Path], every: Sequence[Numbers]) -> Any:
-    """The first folder's tokenizer with the tokens of all, pieces as such and added ones with their flags.
+    """Return the first folder's tokenizer with the tokens of all, pieces as such and added ones with their flags.
 
-    None where the first has all. Raises `CheckpointError` for pieces of tokenizers that split texts otherwise, and
+    None if the first has all. Raises `CheckpointError` for pieces of tokenizers that split texts otherwise, and
     where none has all tokens.
     """
     in_order = [token for tokens in every[1:] for token in sorted(tokens, key=tokens.__getitem__)]
@@ -65,12 +65,12 @@ def _check_same_splits(folders: Sequence[Path], files: Sequence[Mapping[str, Any
     splits = [{**file, **AROUND, "model": {**file["model"], **OF_TOKENS}} for file in files]
     if other := next((folder for folder, each in zip(folders, splits, strict=True) if each != splits[0]), None):
         raise CheckpointError(
-            f"{folders[0]} and {other} split texts otherwise, so pieces have no union; {OTHERWISE}"
+            f"{folders[0]} and {other} split texts differently, so pieces have no union; {OTHERWISE}"
         )
 
 
 def _grown(models: Sequence[Mapping[str, Any]], numbers: Numbers) -> dict[str, Any]:
-    """The first tokenizer's model with all tokens, and the merges of all that build them, its own first."""
+    """Return the first tokenizer's model with all tokens, and the merges of all that build them, its own first."""
     model: dict[str, Any] = {**models[0], "vocab": numbers}
     if isinstance(vocab := models[0]["vocab"], list):  # of pieces and their log-probabilities, by their numbers
         known = {piece: score for each in reversed(models) for piece, score in each["vocab"]}

@@ -29,7 +29,9 @@ ELSE = re.compile(r"(.*_)?config\.json(?<!tokenizer_config\.json)|.*\.jinja")
 def find_vocabulary(
     folders: Sequence[Path], configs: Sequence[Mapping[str, Any]], choice: Literal["union", "first", "base"] | None
 ) -> RowOrder | None:
-    """How the rows of the folders' networks are put in order; None where their tokenizers number the same tokens.
+    """Return how the rows of the folders' networks are put in order.
+
+    None if their tokenizers number the same tokens.
 
     `configs` has the networks' whole configurations. With `base` the tokens are those of the last folder. Raises
     `UsageError` for other tokens without a choice.
@@ -46,9 +48,9 @@ def find_vocabulary(
     if choice is None:
         one, other = next(((0, i) for i, tokens in enumerate(found) if tokens != found[0]), (0, len(found) - 1))
         pair = f"{folders[one]} and {folders[other]}"
-        raise UsageError(f"{pair} number other tokens; give --vocabulary union, or first, or base with --base")
+        raise UsageError(f"{pair} differ in their tokens; give --vocabulary union, or first, or base with --base")
     if len(every) < len(found):
-        raise CheckpointError(f"{folders[found.index(None)]} has no tokenizer, so nobody knows its tokens")
+        raise CheckpointError(f"{folders[found.index(None)]} has no tokenizer, so its tokens are unknown")
     sizes = [_size(folder, each) for folder, each in zip(folders, counts, strict=True)]
     tokenizer, whose = with_all(folders, every) if choice == "union" else None, -1 if choice == "base" else 0
     rows = _rows(folders[whose], every, sizes, every[whose] if tokenizer is None else tokenizer.get_vocab(), whose)
@@ -60,7 +62,10 @@ def find_vocabulary(
 def _rows(
     folder: Path, every: Sequence[Numbers], sizes: Sequence[int], merged: Numbers, whose: int
 ) -> tuple[torch.Tensor, ...]:
-    """The rows that each network has for the merged tokens; raises `CheckpointError` for one that none has."""
+    """Return the rows that each network has for the merged tokens.
+
+    Raises `CheckpointError` for one that none has.
+    """
     each = [{t: n for t, n in tokens.items() if n < size} for tokens, size in zip(every, sizes, strict=True)]
     known = {token for tokens in each for token in tokens}  # a tokenizer may number tokens without a row
     size = max(sizes[whose], *(1 + number for token, number in merged.items() if token in known))
@@ -83,7 +88,7 @@ def _counts(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _size(folder: Path, counts: Mapping[str, int]) -> int:
-    """How many tokens a network has; raises `CheckpointError` unless it has one vocabulary."""
+    """Return how many tokens a network has. Raises `CheckpointError` unless it has one vocabulary."""
     odd = next((name for name in counts if name.rpartition(".")[2] not in SIZES), None)
     if odd or len(set(counts.values())) != 1 or any((folder / name).exists() for name in SECOND):
         several = ", ".join(f"{name} = {count}" for name, count in counts.items()) or "no vocab_size"
@@ -100,7 +105,7 @@ def _with_tokens(config: Mapping[str, Any], size: int, of: Mapping[str, Any]) ->
 
 
 def _of_tokens(size: int, sizes: Sequence[int], network: Any) -> dict[str, int]:
-    """The axes of tensors with a row for each token: those that would have one more with one token more.
+    """Return the axes of tensors with a row for each token: those that would have one more with one token more.
 
     Raises `ModelError` for a tensor that has as many rows in networks of these sizes for what nobody knows.
     """
@@ -121,12 +126,12 @@ def _of_tokens(size: int, sizes: Sequence[int], network: Any) -> dict[str, int]:
 
 
 def _numbering(folder: Path) -> dict[str, bytes]:
-    """What a folder's files say of its tokenizer, so that equal ones need no package to read them."""
+    """Return what a folder's files say of its tokenizer, so that equal ones need no package to read them."""
     return {path.name: path.read_bytes() for path in files_beside(folder) if not ELSE.fullmatch(path.name)}
 
 
 def _tokens(folder: Path) -> Numbers | None:
-    """The tokens of a folder's tokenizer by name; None if it has none."""
+    """Return the tokens of a folder's tokenizer by name; None if it has none."""
     if not any(NUMBERED.fullmatch(path.name) for path in files_beside(folder)):
         return None
     numbers: Numbers = open_tokenizer(folder).get_vocab()

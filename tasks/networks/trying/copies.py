@@ -85,7 +85,10 @@ class Passes:
         return copies
 
     def _value(self, name: str) -> torch.Tensor:
-        """The value that a tensor begins with; if scattered, tensors that begin alike have values of their own."""
+        """Return the value that a tensor begins with.
+
+        If scattered, tensors that begin alike have values of their own.
+        """
         tensor, share = self.start[name], 1 / 8 + derive_seed(name) % 1024 / 8192
         if self.scattered and tensor.is_floating_point():
             tensor = tensor * (1 + share) + share / 8
@@ -93,12 +96,12 @@ class Passes:
         return tensor
 
     def _scored(self, network: nn.Module) -> dict[str, torch.Tensor]:
-        """The outputs of a pass in evaluation."""
+        """Return the outputs of a pass in evaluation."""
         with in_evaluation(network), torch.no_grad():
             return self._outputs(network, " in evaluation")
 
     def _trained(self, network: nn.Module) -> dict[str, torch.Tensor]:
-        """The outputs of a pass in training, and the norms of its gradients."""
+        """Return the outputs of a pass in training, and the norms of its gradients."""
         parameters = dict(network.named_parameters())
         numbers = self._outputs(network)
         _backward([*numbers.values()])
@@ -195,7 +198,7 @@ def _check_gradients(objective: Objective, network: nn.Module, examples: Example
 
 
 def _fails(objective: Objective, network: nn.Module, examples: Examples) -> bool:
-    """Whether a network raises in training."""
+    """Tell whether a network raises in training."""
     with suppress(Exception), pinned(0, threads=1, fill=True):
         objective.outputs(network, examples.inputs, examples.targets)
         return False
@@ -203,7 +206,7 @@ def _fails(objective: Objective, network: nn.Module, examples: Examples) -> bool
 
 
 def _observed(passes: Passes, network: nn.Module) -> tuple[Passes, Observed]:
-    """What a network gives, and the passes that show it: not scattered if they fail so, or give NaN."""
+    """Return what a network gives, and the passes that show it: not scattered if they fail so, or give NaN."""
     with suppress(Exception):
         observed = passes(network)
         if not any(tensor.isnan().any() for tensor in observed.numbers.values()):
@@ -213,7 +216,7 @@ def _observed(passes: Passes, network: nn.Module) -> tuple[Passes, Observed]:
 
 
 def _unlike(objective: Objective, passes: Passes, wanted: Observed) -> list[str]:
-    """What differs from the wanted numbers in a network as maps have it."""
+    """Return what differs from the wanted numbers in a network as maps have it."""
     try:
         network = objective.over(objective.packed(passes.start))
         given = passes(network)
@@ -225,7 +228,10 @@ def _unlike(objective: Objective, passes: Passes, wanted: Observed) -> list[str]
 
 
 def unlike_numbers(some: Numbers, others: Numbers) -> list[str]:
-    """The names of numbers that differ by more than rounding at the scale of their kind; an absent one is 0."""
+    """Return the names of numbers that differ by more than rounding at the scale of their kind.
+
+    An absent one is 0.
+    """
     scales: dict[str, float] = {}
     for name, tensor in some.items():
         kind, finite = name.partition(" ")[0], tensor.double().nan_to_num(0.0, 0.0, 0.0)

@@ -46,7 +46,7 @@ MOST_GATHERED = 2**28
 
 
 MOST_SCORED = 2**25
-"""The most numbers that a network gives at once where it is scored; their logarithms take as much memory again."""
+"""The most numbers that a network gives at once when it is scored; their logarithms take as much memory again."""
 
 
 @torch.inference_mode(False)  # as whoever asks for a round again may compute without gradients
@@ -93,7 +93,7 @@ def check_fit(
 
 
 def _score_batch(outputs: Any, examples: int) -> int:
-    """The most examples that are scored at once, from the outputs for some: fewer where these are large."""
+    """Return the most examples that are scored at once, from the outputs for some: fewer where these are large."""
     output = tensor_in(outputs)
     each = 0 if output is None else output.numel() // examples
     return max(1, min(LARGEST_SCORE_BATCH, MOST_SCORED // max(1, each)))
@@ -104,18 +104,18 @@ def _check_names(objective: Objective) -> None:
     scores = ["loss", *(score if isinstance(score, str) else score.name for score in objective.scores or ())]
     names = [*COLUMNS, *scores]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ModelError(f"a score has the name of another number of rounds, {twice[0]!r}; rename it")
+        raise ModelError(f"the name {twice[0]!r} of a score is taken by another number; rename it")
 
 
 def _shapes(inputs: Tensors) -> str:
-    """The shape and dtype of inputs as text, or those of several by name."""
+    """Return the shape and dtype of inputs as text, or those of several by name."""
     if isinstance(inputs, torch.Tensor):
         return f"shape {tuple(inputs.shape)} {dtype_name(inputs.dtype)}"
     return ", ".join(f"{name} {tuple(tensor.shape)} {dtype_name(tensor.dtype)}" for name, tensor in inputs.items())
 
 
 def _advice(objective: Objective, examples: Examples) -> str:
-    """What to do if a network fails on examples whose types few networks take, as the end of a line."""
+    """Return what to do if a network fails on examples whose types few networks take, as the end of a line."""
     inputs, targets, model = examples.inputs, examples.targets, objective.model.model
     if isinstance(targets, torch.Tensor) and targets.dtype == torch.bool:
         return "; give targets that are true or false as whole numbers, or as floats"
@@ -145,6 +145,23 @@ def _misfit(objective: Objective, outputs: Any, targets: Tensors) -> str | None:
     return None
 
 
+def _check_paired(name: str, judge: Code, outputs: Any, targets: Tensors) -> None:
+    """Raise `ModelError` if a loss or a score of the user's compares each output with each target.
+
+    So do tensors of shapes (example, 1) and (example,), which broadcast to (example, example).
+    """
+    tensors = isinstance(outputs, torch.Tensor) and isinstance(targets, torch.Tensor)
+    if not tensors or outputs.shape != (*targets.shape, 1) or len(targets) < 2:
+        return
+    paired = None
+    with suppress(Exception):  # it may take outputs of their own shape alone
+        paired = score_items(judge, outputs.squeeze(-1), targets).float().mean()
+    found = score_items(judge, outputs, targets).float().mean()
+    if paired is not None and not torch.allclose(paired, found, equal_nan=True):
+        both = f"outputs of shape {tuple(outputs.shape)} and targets of {tuple(targets.shape)}"
+        raise ModelError(f"{name} compares each of {both} with each; give both the same shape")
+
+
 @dataclass(frozen=True, eq=False)
 class Trial:
     """A network's outputs for two examples and their targets; `more(n)` gives n examples if two are too few.
@@ -161,7 +178,7 @@ class Trial:
     padded: bool = False
 
     def fits(self, score: str) -> bool:
-        """Whether a built-in score fits the outputs."""
+        """Tell whether a built-in score fits the outputs."""
         try:
             score_items(score, self.outputs, self.targets, self.objective.rule)
         except ModelError:
@@ -169,7 +186,7 @@ class Trial:
         return True
 
     def is_whole(self, name: str, judge: str | Code) -> bool:
-        """Whether a score or a loss gives a single number of all outputs at once.
+        """Tell whether a score or a loss gives a single number of all outputs at once.
 
         Raises `ModelError` if it does not fit the outputs, or would have to gather too many bytes of them.
         """
@@ -182,6 +199,7 @@ class Trial:
                 return False
             ndim, given = self._items(judge)
             check_pure(name, judge, *given)
+            _check_paired(name, judge, *given)
             if ndim:
                 return False
         if name == "loss" and (self.padded or not self._are_of_examples):
@@ -195,7 +213,7 @@ class Trial:
         return True
 
     def _items(self, judge: Code) -> tuple[int, tuple[Any, Tensors]]:
-        """How many axes the value of a judge has, and the outputs and targets of which it gives that."""
+        """Return how many axes the value of a judge has, and the outputs and targets of which it gives that."""
         given = self.outputs, self.targets
         # A function of all outputs may need more than two, such as one for each class.
         with suppress(Exception) if self._are_of_examples else nullcontext():

@@ -58,7 +58,7 @@ def count_on(spaces: Sequence[dict[str, Any]], before: Sequence[Mapping[str, Any
 
 
 def _changed(space: Mapping[str, Any], before: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The names of numbers in a namespace that are others than before, with their values now."""
+    """Return the names of numbers in a namespace that are others than before, with their values now."""
     numbers = [(key, now) for key, now in space.items() if type(now) in (int, float)]
     return [(key, now) for key, now in numbers if isinstance(before.get(key), int | float) and now != before[key]]
 
@@ -70,13 +70,13 @@ def _spaces(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
 
 
 def _held(function: Any) -> list[Any]:
-    """The objects in a function's attributes, closure and defaults, but for classes and modules."""
+    """Return the objects in a function's attributes, closure and defaults, but for classes and modules."""
     cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     every = *getattr(function, "__dict__", {}).values(), *cells, *(getattr(function, "__defaults__", None) or ())
     return [each for each in every if not inspect.isclass(each) and not inspect.ismodule(each)]
 
 
 def _learned(function: Any) -> str | None:
-    """The name of a parameter that a function holds and that wants a gradient; None if there is none."""
+    """Return the name of a parameter that a function holds and that wants a gradient; None if there is none."""
     modules = [each for each in (function, *_held(function)) if isinstance(each, nn.Module)]
     return next((name for each in modules for name, p in each.named_parameters() if p.requires_grad), None)

@@ -23,7 +23,7 @@ from roundweave.tasks.numerics.pinning import pinned
 def find_rule(
     objective: Objective, network: nn.Module, outputs: object, examples: Examples, description: Description
 ) -> LabelRule:
-    """How a network's outputs for examples of this description are read for labels."""
+    """Return how a network's outputs for examples of this description are read for labels."""
     output, targets, rule = tensor_in(outputs), examples.targets, LabelRule(classes=description.target_classes)
     if output is None or not isinstance(targets, torch.Tensor):
         return rule
@@ -38,7 +38,7 @@ def find_rule(
 
 
 def _class_axis(network: nn.Module, output: torch.Tensor, examples: Examples) -> int | None:
-    """The class axis of an output for labels; None if it has none."""
+    """Return the class axis of an output for labels; None if it has none."""
     shape, labels = tuple(output.shape), tuple(examples.targets.shape)
     last, second = shape[:-1] == labels, shape[:1] + shape[2:] == labels
     if last and second and len(shape) > 2:
@@ -47,7 +47,7 @@ def _class_axis(network: nn.Module, output: torch.Tensor, examples: Examples) ->
 
 
 def _axis_that_stays(network: nn.Module, output: torch.Tensor, examples: Examples) -> int:
-    """The class axis where there are as many classes as places: the one that stays if inputs have fewer places."""
+    """The class axis if there are as many classes as places: the one that stays if inputs have fewer places."""
     places = output.shape[1]
 
     def shortened(tensor: torch.Tensor, size: int, last: int) -> torch.Tensor:
@@ -65,13 +65,16 @@ def _axis_that_stays(network: nn.Module, output: torch.Tensor, examples: Example
 
 
 def _axis_of_shares(targets: torch.Tensor) -> int:
-    """The axis of targets (examples, *) along which they are the shares of classes."""
+    """Return the axis of targets (examples, *) along which they are the shares of classes."""
     last, second = (bool((targets.sum(axis) - 1).abs().max() < 1e-3) for axis in (-1, 1))
     return UNKNOWN if last and second else -1 if last else 1
 
 
 def _threshold(objective: Objective, output: torch.Tensor, targets: torch.Tensor) -> float | None:
-    """The output at which label 0 and label 1 have the same loss: 0 of logits, 0.5 of probabilities; else None."""
+    """Return the output at which label 0 and label 1 have the same loss: 0 of logits, 0.5 of probabilities.
+
+    Else None.
+    """
 
     def loss(value: float, label: int) -> float:
         return objective.value(torch.full_like(output, value), torch.full_like(targets, label)).item()
@@ -85,7 +88,7 @@ def _threshold(objective: Objective, output: torch.Tensor, targets: torch.Tensor
 
 
 def _of_mean(objective: Objective, network: nn.Module, examples: Examples, rule: LabelRule) -> LabelRule:
-    """The rule with `shifted` and `by_label` as the loss of all examples and of each show them."""
+    """Return the rule with `shifted` and `by_label` as the loss of all examples and of each show them."""
     targets = examples.targets
     labels = targets.where(targets != IGNORED, targets.clamp(min=0))
 
@@ -117,7 +120,7 @@ LABELINGS = 8
 
 
 def is_mean(objective: Objective, network: nn.Module, more: Callable[[int], Examples]) -> bool:
-    """Whether a loss of examples is the mean of those of parts, whatever their labels are; True if it draws.
+    """Tell whether a loss of examples is the mean of those of parts, whatever their labels are; True if it draws.
 
     `more` gives so many examples.
     """

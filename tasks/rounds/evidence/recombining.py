@@ -1,4 +1,4 @@
-"""Reduce stored rounds again, without training: with another reduce or apply, or without some partitions."""
+"""Reduces stored rounds again, without training: with another reduce or apply, or without some partitions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recombining:
-    """Which rounds of the run stored at `store` are to be reduced again, `without` the updates of some partitions.
+    """The rounds of the run at `store` to reduce again, `without` the updates of some partitions.
 
-    `work` has the parts to reduce and apply with. `recorded` is the work that made the rounds; it computes
-    states that are not stored.
+    `work` has the parts to reduce and apply with. `recorded` is the work that made the rounds. It computes states
+    that are not stored.
     """
 
     work: Work
@@ -51,7 +51,7 @@ class RecombinedRound:
         return self.digest == self.recorded
 
     def row(self) -> dict[str, Any]:
-        """All scores by name; the names of the recorded state's scores end in ``_before``."""
+        """Return all scores by name; the names of the recorded state's scores end in ``_before``."""
         new, old = _numbers(self.score), _numbers(self.original)
         row: dict[str, Any] = {"round": self.round}
         for name in {**old, **new}:
@@ -63,7 +63,7 @@ class RecombinedRound:
 class Recombination:
     """Rounds of a run that were reduced again, each from the recorded state before it.
 
-    `saved` is the new run that begins with the state after one of them, None if there is none.
+    `saved` is the new run that begins with the state after one of them, or None.
     """
 
     run: str
@@ -71,11 +71,11 @@ class Recombination:
     saved: str | None = None
 
     def summary(self) -> dict[str, Any]:
-        """All results, as values for JSON."""
+        """Return all results, as values for JSON."""
         return {"run": self.run, "rounds": [round.row() for round in self.rounds], "saved": self.saved}
 
     def table(self) -> pd.DataFrame:
-        """Losses and scores by round, and those of the recorded states: ``loss``, ``loss_before`` and so on."""
+        """Return losses and scores by round, beside the recorded ones: ``loss``, ``loss_before`` and so on."""
         import pandas as pd
 
         return pd.DataFrame([round.row() for round in self.rounds]).set_index("round")

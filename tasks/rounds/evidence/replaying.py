@@ -1,7 +1,8 @@
-"""Replay rounds: run the steps of a round again on what is stored, and compare. Nothing is written.
+"""Replays rounds: runs the steps of a round again on stored values, and compares. Nothing is written.
 
-The replay of a round needs the state before it, what its partitions carried, and its examples, but no replay of
-another round: rounds are replayed in any order, or all at once. The first difference ends the replay of a round.
+The replay of a round needs the state before it, what its partitions carried, and its examples. It needs no replay
+of another round: rounds are replayed in any order, or all at once. The first difference ends the replay of a
+round.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ T = TypeVar("T")
 Tensors = Mapping[str, torch.Tensor]
 
 Replayed = BlockResult | RoundResult
-"""A block's updates, mapped again; or the result of the round, where the replay has ended already."""
+"""A block's updates, mapped again; or the result of the round, if the replay has ended already."""
 
 
 class Differs(Exception):
@@ -47,10 +48,10 @@ class Differs(Exception):
 
 
 def ending(step: Callable[..., T]) -> Callable[..., T | RoundResult]:
-    """Have a step of a replay give the result of the round once that is known.
+    """Let a step of a replay return the result of the round once the result is known.
 
-    It is that which the step is given, or it says that the step finds a difference, fails, or needs what is
-    damaged or no longer stored.
+    The result is the one that the step is given. Or the step finds a difference, fails, or needs what is damaged
+    or no longer stored.
     """
 
     @wraps(step)
@@ -74,26 +75,26 @@ def ending(step: Callable[..., T]) -> Callable[..., T | RoundResult]:
 
 @ending
 def replay_block(job: Job, round: int, data: BlockExamples, block: int) -> Replayed:
-    """Map a block's partitions again, and fold the updates. `data` are the examples of those that take part."""
+    """Map a block's partitions again, and fold the updates. `data` are the examples of partitions in the round."""
     return compare_block(job, round, _mapped(job, _inputs(job, round, block), data), block)
 
 
 @ending
 def read_inputs(job: Job, round: int, block: int) -> list[Inputs]:
-    """Read what a block's partitions were mapped from, for a process that does not reach the store."""
+    """Read the inputs of a block's maps, for a process that does not reach the store."""
     return [each.read() for each in _inputs(job, round, block)]
 
 
 @ending
 def map_inputs(job: Job, round: int, inputs: list[Inputs], data: BlockExamples) -> list[Mapped]:
-    """Map partitions again that were read elsewhere; needs no store."""
+    """Map partitions again from inputs that were read elsewhere. Needs no store."""
     return list(_mapped(job, inputs, data))
 
 
 def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
-    """What the partitions of a block were mapped from, but for those whose map raised.
+    """Return the inputs of the maps of a block, but for the partitions whose map raised.
 
-    Whether a map raises may depend on the machine, so maps that raised are taken from the record.
+    The machine may decide whether a map raises, so maps that raised are taken from the record.
     """
     before, stored = _recorded(job, round)
     partitions = [p for p in _of_block(job, stored, block) if p in stored.updates.keys() - _raised(stored)]
@@ -102,7 +103,7 @@ def _inputs(job: Job, round: int, block: int) -> Iterator[Inputs]:
 
 
 def _of_block(job: Job, stored: Commit, block: int) -> Sequence[int]:
-    """The partitions of a block that a stored round asked; of a schedule's round those that it took in."""
+    """Return the partitions of a block that a stored round asked; with a schedule those that the round took in."""
     if job.work.schedule is None:
         return job.plan_of(stored.round).members(block)
     return [partition for partition in stored.updates if job.plan.block_of(partition) == block]
@@ -129,7 +130,7 @@ def compare_block(job: Job, round: int, block_mapped: Iterable[Mapped], block: i
 
 
 def _record_of(job: Job, mapped: Mapped, commit: Commit) -> UpdateRecord:
-    """The record of an update, with a digest if the commit has one to compare it with."""
+    """Return the record of an update, with a digest if the commit has a digest to compare."""
     stored, schedule = commit.updates.get(mapped.partition), job.work.schedule
     record = record_of(mapped, stored is None or bool(stored.digest))
     return schedule.judged(job.work, record, stored) if schedule and stored else record
@@ -152,18 +153,18 @@ def replay_round(job: Job, round: int, blocks: list[Replayed]) -> RoundResult:
 
 
 def _recorded(job: Job, round: int) -> tuple[Outcome, Commit]:
-    """The outcome before a round, and its commit."""
+    """Return the outcome before a round, and its commit."""
     store = supply(job.work, job.attempt.open())
     return read_outcome(job, round - 1), store.log.read(round)
 
 
 def _raised(stored: Commit) -> tuple[int, ...]:
-    """The partitions whose maps raised in training."""
+    """Return the partitions whose maps raised in training."""
     return tuple(partition for partition, record in stored.updates.items() if record.raised)
 
 
 def _carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vectors]:
-    """What a partition carried away from a round, (element,) by slot; the update that has it is verified."""
+    """Return what a partition carried away from a round, (element,) by slot. The update behind it is verified."""
     return {} if source is None else job.attempt.open().tensors.read_update(source, partition).carry
 
 
@@ -211,7 +212,7 @@ def _compare_outcome(job: Job, after: Outcome, commit: Commit) -> None:
 
 
 def _compare_tensors(what: str, now: Tensors, read: Callable[[], Tensors], partition: int | None = None) -> None:
-    """Raise `Differs` for tensors that are known to be other ones than are stored, which `read` gives."""
+    """Raise `Differs` for tensors that are known to differ from the stored ones, which `read` gives."""
     try:
         difference = tensor_difference(now, read(), partition)
     except (StoreError, RoundFailed) as error:

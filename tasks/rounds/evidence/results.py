@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,11 +15,11 @@ from roundweave.storage.values.tensors import differences
 
 @dataclass(frozen=True)
 class Difference:
-    """The first part of a replayed round that differs from what is stored.
+    """The first part of a replayed round that differs from the stored one.
 
-    `path` is that of a tensor, or the name of a field of the record. `partition` is that of the update, None for
-    the state. `largest` is the largest absolute difference of two numbers at one place: 0 if only the bits differ,
-    inf if only one of the two is finite, None if there is nothing to subtract. `said` explains more.
+    `path` is the path of a tensor, or the name of a field of the record. `partition` is that of the update, None
+    for the state. `largest` is the largest absolute difference of two numbers at one place: 0 if only the bits
+    differ, inf if only one of the two is finite, None if nothing can be subtracted. `said` explains more.
     """
 
     path: str
@@ -28,29 +28,35 @@ class Difference:
     said: str = ""
 
     def __str__(self) -> str:
-        where = self.path if self.partition is None else f"{self.path} of partition {self.partition}"
+        return self.said_with(range(0))
+
+    def said_with(self, names: Sequence[int | str]) -> str:
+        """Return the difference as text, with the names of partitions."""
+        of = "" if self.partition is None else f" of partition {listed([self.partition], names)}"
         by = "" if self.largest is None else f" by up to {self.largest:.6g}"
-        return f"{where}{by}" + (f": {self.said}" if self.said else "")
+        return f"{self.path}{of}{by}" + (f": {self.said}" if self.said else "")
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """The result of replaying a round: all bits are the same if it has neither a `difference` nor a `lacking`.
+    """The result of replaying a round: all bits are identical if it has neither a `difference` nor a `lacking`.
 
     `lacking` says what is no longer stored, so that the round could not be replayed. `raised` are the partitions
-    whose maps raised in training; they were not mapped again.
+    whose maps raised in training. They were not mapped again. `names` has the name of each partition.
     """
 
     round: int
     difference: Difference | None = None
     lacking: str | None = None
     raised: tuple[int, ...] = ()
+    names: Sequence[int | str] = range(0)
 
     @property
     def said(self) -> str:
         """What differs, is lacking, or was not mapped again; empty if there is nothing to say."""
-        raised = f"partition {listed(self.raised)} not mapped again, as it had raised" if self.raised else ""
-        return self.lacking or (str(self.difference) if self.difference else raised)
+        again = f"partition {listed(self.raised, self.names)} not mapped again, as it had raised"
+        said = self.difference.said_with(self.names) if self.difference else again * bool(self.raised)
+        return self.lacking or said
 
     @property
     def status(self) -> str:
@@ -61,7 +67,7 @@ class RoundResult:
 
     @property
     def identical(self) -> bool:
-        """Whether every update and the state have the bits that were committed."""
+        """Whether every update and the state have the committed bits."""
         return self.status == "bit-identical"
 
     def __str__(self) -> str:
@@ -69,7 +75,7 @@ class RoundResult:
 
 
 def record_difference(partition: int, replayed: UpdateRecord, stored: UpdateRecord | None) -> Difference | None:
-    """The first field of an update's record that differs, None if none does; the digests are not compared."""
+    """Return the first field of an update's record that differs, None if none does. Ignores digests."""
     if stored is None:
         return Difference("update", partition, said="it took no part")
     if replayed.raised:
@@ -84,9 +90,9 @@ def record_difference(partition: int, replayed: UpdateRecord, stored: UpdateReco
 def tensor_difference(
     replayed: Mapping[str, torch.Tensor], stored: Mapping[str, torch.Tensor], partition: int | None = None
 ) -> Difference | None:
-    """The first tensor that differs, or that only one side has; None if all are equal.
+    """Return the first tensor that differs, or that only one side has; None if all are equal.
 
-    Both sides have tensors, each (*shape), by path.
+    Both sides have tensors, ``(*shape)`` each, by path.
     """
     for path, largest in differences(stored, replayed):
         said = f"it is only {'stored' if path in stored else 'replayed'}" if largest is None else ""
@@ -96,5 +102,5 @@ def tensor_difference(
 
 
 def difference_as_json(largest: float | None) -> float | str | None:
-    """A largest difference as a value for JSON, which has no infinity."""
+    """Return a largest difference as a value for JSON, which has no infinity."""
     return "inf" if largest is not None and math.isinf(largest) else largest

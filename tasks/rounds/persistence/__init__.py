@@ -1,1 +1,1 @@
-"""The steps of rounds with the store: what they need is read before, and what they gave is written after."""
+"""The steps of rounds with the store: their inputs are read before, and their results written after."""

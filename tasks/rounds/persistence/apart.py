@@ -1,7 +1,7 @@
-"""Steps of rounds whose maps run where the store is not reached.
+"""Steps of rounds whose maps run out of reach of the store.
 
-What maps need of the store is read by processes that reach it, and what maps give is written by those. The steps
-are the same as elsewhere, and so are the bits.
+Processes that reach the store read what maps need, and write what maps give. The steps are the same as elsewhere,
+and so are the bits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from roundweave.tasks.rounds.steps import BlockResult, Mapped, Outcome, score_bl
 
 
 def state_to_map(job: Job, outcome: Outcome) -> State:
-    """What a map needs of a state, without the frozen parameters, which are sent only once."""
+    """Return what a map needs of a state, without the frozen parameters, which are sent only once."""
     check_machine(job, STORE)
     map, memory = job.work.algorithm.map, outcome.state.memory
     if says(map, "reads_extras_alone"):
@@ -38,13 +38,13 @@ def state_to_map(job: Job, outcome: Outcome) -> State:
 
 
 def read_frozen(job: Job) -> Vectors:
-    """The frozen parameters, (element,) by dtype."""
+    """Return the frozen parameters, (element,) by dtype."""
     store = job.attempt.open()
     return store.tensors.read_state(store.log.read(0)).frozen
 
 
 def read_carries(job: Job, before: Outcome, block: int) -> Mapping[int, Slots]:
-    """What the partitions of a block carry into the next round, vectors (element,) by slot."""
+    """Return what the partitions of a block carry into the next round, vectors (element,) by slot."""
     carry = exchanging(job.work, before, partial(read_carry, job))
     members = job.plan_of(before.state.round + 1).members(block)
     return {partition: carry(partition) for partition in members}
@@ -53,10 +53,11 @@ def read_carries(job: Job, before: Outcome, block: int) -> Mapping[int, Slots]:
 def map_apart(
     job: Job, state: State, frozen: Vectors, carries: Mapping[int, Slots], data: BlockExamples
 ) -> list[Mapped]:
-    """Map a block's partitions; one whose map raises is mapped once more, here.
+    """Map a block's partitions. A partition whose map raises is mapped once more, here.
 
-    `carries` has what partitions carry, vectors (element,) by slot; it is empty if the map carries nothing.
-    Metrics tell the bytes of what was received for each partition, but for what is frozen, and of what is sent.
+    `carries` has what partitions carry, vectors (element,) by slot. It is empty if the map carries nothing.
+    Metrics report the bytes that were received for each partition, without frozen parameters, and the bytes that
+    are sent.
     """
     received, state = tensor_bytes(state), replace(state, frozen=frozen)
 
@@ -69,7 +70,7 @@ def map_apart(
 
 
 def with_bytes(mapped: Mapped, received: int) -> Mapped:
-    """A result with metrics of the bytes that were received for it, and that are sent of it."""
+    """Return a result with metrics of the bytes that were received for it, and that are sent of it."""
     sent = tensor_bytes(mapped.update.to_send())
     metrics = {**mapped.update.metrics, "received_bytes": received, "sent_bytes": sent}
     return replace(mapped, update=replace(mapped.update, metrics=metrics))
@@ -83,7 +84,7 @@ def persist_apart(job: Job, round: int, mapped: Sequence[Mapped], block: int) ->
 
 
 def read_own(job: Job, after: Outcome, block: int) -> Mapping[int, Vectors]:
-    """The parameters of each partition's own network after a round, (element,) by dtype."""
+    """Return the parameters of each partition's own network after a round, (element,) by dtype."""
     own = own_params(job.work, job.attempt.open, after)
     assert own is not None
     return {partition: own(partition) for partition in job.plan_of(after.state.round).members(block)}

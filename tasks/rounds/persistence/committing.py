@@ -1,4 +1,4 @@
-"""What ends a round: reduce and apply the results of its blocks, score the state, and commit it."""
+"""The end of a round: reduce and apply the results of its blocks, score the state, and commit it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ from roundweave.tasks.rounds.steps import Outcome, judge_round, score_block
 class Computed:
     """A round that is computed and not committed yet: its outcome, and the tallies of each block's scores.
 
-    `asked` are the partitions of which an update was wanted, if those were not all that may take part. `updates`,
-    by partition, are those that were not stored when they were mapped. `process_group` says what its ranks sent
-    and held. `digests` are those of the state's tensors, if ranks have `stored` the state already, or not.
+    `asked` are the partitions whose update was wanted, if those were not all that may take part. `updates`, by
+    partition, are those that were not stored when they were mapped. `process_group` reports what its ranks sent
+    and held. `digests` are those of the state's tensors. They are given if ranks decided whether the state is
+    `stored`, and stored it.
     """
 
     outcome: Outcome
@@ -54,10 +55,11 @@ def score_outcome(job: Job, after: Outcome, data: BlockExamples) -> list[Tally]:
 
 
 def score_again(work: Work, after: Outcome, gather: CallEach, store: RoundStore | None = None) -> Score | None:
-    """The score of a state on what the committed round of a `store` was scored on, or else what the first one is.
+    """Return the score of a state on the examples that the committed round of a `store` was scored on.
 
-    At first partitions have no networks of their own, and one process scores what is held out for all. `gather`
-    calls a function with numbers, where the examples lie.
+    Without a store, they are the examples of the first round. At first partitions have no networks of their own,
+    and one process scores what is held out for all. `gather` calls a function with numbers, where the examples
+    lie.
     """
     round, own = after.state.round, None
     if store is not None and round:
@@ -81,9 +83,9 @@ def _score_again(
     keep: bool,
     partition: int,
 ) -> list[Tally]:
-    """The tallies of one of the partitions that score; `own` are the parameters of those with own networks.
+    """Return the tallies of one scoring partition. `own` are the parameters of partitions with own networks.
 
-    If other rounds may be scored next, what it scores is kept.
+    If other rounds may be scored next, the scored examples are cached.
     """
     of = _known_parts if keep else parts_of
     number, place = work.split(state.round), members.index(partition)
@@ -92,7 +94,7 @@ def _score_again(
 
 
 _known_parts = functools.lru_cache(maxsize=1024)(parts_of)
-"""What `parts_of` gives, kept while many rounds are scored again."""
+"""Return what `parts_of` gives, cached while many rounds are scored again."""
 
 
 def commit_round(
@@ -100,9 +102,9 @@ def commit_round(
 ) -> Commit:
     """Write a round's state and its commit, after which the round exists.
 
-    Does nothing if the attempt has stopped at the `previous` commit, and returns that one. `closing` is true for
-    the last round of a window from which another process may go on: its state is always stored. It is `held` if
-    this process goes on from it, or may.
+    Does nothing if the attempt has stopped at the `previous` commit, and returns that one. `closing` is True for
+    the last round of a window from which another process may go on: its state is always stored. The outcome is
+    `held` if this process may go on from it.
     """
     after, store, attempt = computed.outcome, job.attempt.open(), job.attempt
     state = after.state
@@ -150,7 +152,7 @@ def commit_round(
 
 
 def _check_room(attempt: Attempt, round: int, updates: int) -> None:
-    """Raise `RoundFailed` if the disk has no room for this state and, unless this round is the last, the next one.
+    """Raise `RoundFailed` if the disk has no room for this state and, unless this round is the last, the next.
 
     Only attempts that may stop early begin without room for all of their rounds. The updates of this round are
     written already, and those of the next may be.
@@ -166,17 +168,20 @@ def _check_room(attempt: Attempt, round: int, updates: int) -> None:
 
 
 STATE_SECONDS = 10.0
-"""After so many seconds without a stored state the next one is stored. To go on costs about as long at most."""
+"""After so many seconds without a stored state the next one is stored. Going on costs about as long at most."""
 
 
 def stores_state(job: Job, round: int, needed: object) -> bool:
-    """Whether a state is stored: if it is `needed`, or the last, if the job says so, or none was for a while."""
+    """Tell whether a state is stored: because it is `needed`, is the last, or none was stored for a while.
+
+    The job may say so, too.
+    """
     idle = time.monotonic() - job.attempt.open().tensors.state_written
     return bool(needed) or round == job.attempt.rounds or job.stores_state(round) or idle > STATE_SECONDS
 
 
 def _late(job: Job, after: Outcome) -> tuple[int, ...]:
-    """The partitions of a server's round whose updates are stored, as they could not be mapped again."""
+    """Return the partitions of a server's round whose updates are stored, as they cannot be mapped again."""
     round, keep = after.state.round, job.attempt.keep
     if not (after.server and keep.maps_again) or job.stores_updates(round):
         return ()
@@ -185,13 +190,13 @@ def _late(job: Job, after: Outcome) -> tuple[int, ...]:
 
 
 def _stored(job: Job, after: Outcome, partition: int) -> bool:
-    """Whether an update of a computed round is stored, as `Job.stores_update` says of one that was just mapped."""
+    """Tell whether an update of a computed round is stored, like `Job.stores_update` for a new one."""
     round = after.state.round
     return job.stores_updates(round) or after.carry_from.get(partition) == round
 
 
 def _persist_state(job: Job, store: RoundStore, after: Outcome, stored: bool) -> None:
-    """Write the matches of a round, and its state if it is to be `stored`. A committed round is left as it is."""
+    """Write the matches of a round, and its state if it is to be `stored`. A committed round stays as it is."""
     round = after.state.round
     kept = {p: match for p, match in after.matches.items() if _stored(job, after, p)}
     if (stored or kept) and not store.log.has(round):
@@ -202,14 +207,14 @@ def _persist_state(job: Job, store: RoundStore, after: Outcome, stored: bool) ->
 
 @functools.lru_cache(maxsize=2)
 def _split(partitions: Partitions, number: int) -> SplitRecord | None:
-    """The commit's record of a split. It is cached, as it is the same for all rounds of the split."""
+    """Return the commit's record of a split, cached for all rounds of the split."""
     if partitions.source.partitioned:
         return None
     return split_record(number, partitions.assignment(number))
 
 
 def _judged(attempt: Attempt, previous: Commit, score: Score | None) -> dict[str, Any]:
-    """What a commit says of a score: the best so far, how many scores ago, and why the run stops, if so."""
+    """Return a commit's judgement of a score: the best so far, how many scores ago, and why the run stops."""
     best, left_out, since_best = previous.best, previous.best_left_out, previous.since_best
     if score is not None:
         name, least = ranking(attempt.best)
@@ -223,15 +228,15 @@ def _judged(attempt: Attempt, previous: Commit, score: Score | None) -> dict[str
 
 
 Open = Callable[[], RoundStore]
-"""Opens the store of a run, which needs to be done only where something is read of it."""
+"""Opens the store of a run, only when something is read from it."""
 
 
 def own_params(work: Work, open_store: Open, after: Outcome) -> Callable[[int], Vectors] | None:
-    """Gives the parameters of each partition's network after a round, (element,) by dtype; None if it has none.
+    """Return the parameters of each partition's network after a round, (element,) by dtype; None without own ones.
 
-    They are those of the state, but for what the partition carries of a network of its own. With a schedule
-    partitions have none, as what they carry is stored only with their round. Raises `UsageError` for a slot of
-    a layer that is not there.
+    They are those of the state, replaced by what the partition carries of a network of its own. With a schedule
+    partitions have none, because their carry is stored only with their round. Raises `UsageError` for a slot of a
+    missing layer.
     """
     slots, specs = own_slots(work.algorithm.map.carry), work.objective.layout.params
     held = {s: [spec.name for spec in specs if f"{OWN}.{spec.name}.".startswith(f"{s}.")] for s in slots}

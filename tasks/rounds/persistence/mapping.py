@@ -1,8 +1,8 @@
 """Maps of a block: read from the store what a map needs, store each update, and fold them.
 
-Updates are written by the process that computed them. They need not travel to be stored. The state
-that a map begins with is read, or computed again from stored updates where it is not stored. Networks of the
-partitions' own are read, and averaged with those of their neighbours.
+The process that computes an update writes it, so it need not travel to be stored. The state that a map begins with
+is read, or computed again from stored updates. Networks of the partitions' own are read, and averaged with those
+of their neighbours.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from roundweave.tasks.rounds.steps import BlockResult, Given, Mapped, Outcome, f
 
 
 def load_and_persist(job: Job, round: int, block: int) -> BlockExamples:
-    """Load the examples of a block's partitions that take part in a round, and store the split.
+    """Load the examples of a block's partitions in a round, and store the split.
 
-    Block 0 stores which example is in which partition, unless the data came in partitions.
+    Block 0 stores the partition of each example, unless the data came in partitions.
     """
     if block == 0:
         persist_split(job, round)
@@ -48,21 +48,21 @@ def load_and_persist(job: Job, round: int, block: int) -> BlockExamples:
 
 
 def persist_split(job: Job, round: int) -> None:
-    """Store which example is in which partition in a round, unless the data came in partitions."""
+    """Store the partition of each example in a round, unless the data came in partitions."""
     if not job.work.partitions.source.partitioned:
         _persist_split(job.attempt.open(), job.work.partitions, job.work.split(round))
 
 
 @functools.lru_cache(maxsize=2)
 def _persist_split(store: RoundStore, partitions: Partitions, number: int) -> None:
-    """Store a split, once for all rounds of it: to look whether it is stored reads all of it."""
+    """Store a split, once for all rounds of it: checking whether it is stored reads all of it."""
     store.splits.write(number, partitions.assignment)
 
 
 def load_block(job: Job, round: int, block: int) -> BlockExamples:
-    """Load the examples of a block's partitions that take part in a round, and store nothing.
+    """Load the examples of a block's partitions in a round, and store nothing.
 
-    Those that take part share the held-out examples of a whole data set.
+    The partitions in a round share the held-out examples of a whole data set.
     """
     plan, work, number = job.plan_of(round), job.work, job.work.split(round)
     examples = {
@@ -76,9 +76,9 @@ def load_block(job: Job, round: int, block: int) -> BlockExamples:
 
 
 class RotatingExamples(dict[int, Partition]):
-    """The block's examples of those that a parameter server asks first, by which the network is scored.
+    """The block's examples of those partitions that a parameter server asks first. They score the network.
 
-    Those of any other partition are loaded under the split of a `number` whenever they are to compute.
+    Examples of any other partition are loaded under the split of a `number` whenever it computes.
     """
 
     def __init__(self, partitions: Partitions, number: int, first: BlockExamples) -> None:
@@ -94,7 +94,7 @@ Again = Callable[[Callable[[], Mapped]], Mapped]
 
 
 Persist = Callable[[int, Mapped], Callable[[], UpdateRecord]]
-"""Stores an update: called with the round and the update.
+"""Stores an update, given the round and the update.
 
 It returns a function that waits until the update is written, and gives its record. Updates of neighbouring
 partitions may be stored together, once the last of them is given.
@@ -126,7 +126,7 @@ def map_twice(
     again: Again = operator.call,
     number: int | None = None,
 ) -> Iterator[Mapped]:
-    """Map a block's partitions as `map_block` does; `again` maps one once more whose map raised."""
+    """Map a block's partitions as `map_block` does. `again` maps a partition once more if its map raised."""
     for first in map_block(job, state, data, carry, number):
         mapped, partition = first, first.partition
         if first.raised:
@@ -136,9 +136,9 @@ def map_twice(
 
 @contextmanager
 def persisting(job: Job, round: int, partitions: Iterable[int]) -> Iterator[Persist]:
-    """A context in which a round's updates of these partitions are stored, each shard once it is complete.
+    """Store a round's updates of these partitions in this context, each shard once it is complete.
 
-    If they are large or the store is far, they are stored during the next maps.
+    If updates are large or the store is far, they are stored during the next maps.
     """
     store = job.attempt.open()
     shard = store.schema.shard
@@ -163,7 +163,7 @@ def map_block(
 ) -> Iterator[Mapped]:
     """Map a block's partitions from a state, as many at once as the mapper does.
 
-    `data` are the examples of the partitions that take part, and `carry` gives what each carries. `number` is what
+    `data` are the examples of the partitions in the round, and `carry` gives what each carries. `number` is what
     the schedule counts. Needs no store.
     """
     for place in {job.work.partitions.placement.label(partition) for partition in data}:
@@ -180,10 +180,10 @@ def map_block(
 def persist_and_fold(
     job: Job, round: int, block: int, block_mapped: Iterable[Mapped], persist: Persist
 ) -> BlockResult:
-    """Store the updates of a block's partitions, refuse those that are unsound, and fold the others.
+    """Store the updates of a block's partitions, refuse unsound ones, and fold the others.
 
-    Updates are stored where the job keeps them; then refused ones of the right shape are, too. A
-    schedule gets them as they are.
+    Updates are stored if the job keeps them; then refused ones of the right shape are stored, too. A schedule gets
+    updates as they are.
     """
     updates: dict[int, Update | None] = {}
     records: dict[int, Callable[[], UpdateRecord]] = {}
@@ -197,7 +197,7 @@ def persist_and_fold(
 
 
 def map_again(job: Job, state: State, given: Given, number: int | None) -> Mapped:
-    """Map one partition once more, in whichever process this is called."""
+    """Map one partition once more, in the process that calls this."""
     check_machine(job, job.work.partitions.placement.label(given[0]))
     [[mapped]] = map_groups(job.work, state, [given], number)
     return mapped
@@ -205,7 +205,7 @@ def map_again(job: Job, state: State, given: Given, number: int | None) -> Mappe
 
 @dataclass(frozen=True)
 class Inputs:
-    """What some partitions were mapped from: a state, what each carries, and a schedule's `number`."""
+    """The inputs of some partitions' maps: a state, what each carries, and a schedule's `number`."""
 
     state: State
     partitions: Sequence[int]
@@ -213,7 +213,7 @@ class Inputs:
     number: int | None = None
 
     def read(self) -> Inputs:
-        """The same, with all that is carried in memory, so that it can be sent."""
+        """Return the same inputs, with all carries in memory, so that they can be sent."""
         carries = {partition: self.carry(partition) for partition in self.partitions}
         return replace(self, carry=carries.__getitem__)
 
@@ -226,7 +226,7 @@ class Inputs:
 def recorded_inputs(
     job: Job, before: Outcome, commit: Commit, among: Sequence[int], read: Read, version: Callable[[int], State]
 ) -> Iterator[Inputs]:
-    """What those `among` the partitions of a committed round were mapped from, by the outcome before it.
+    """Yield the inputs of the maps of partitions `among` those of a committed round, by the outcome before it.
 
     `version` gives the state after a round, from which an update of a schedule began.
     """
@@ -240,7 +240,7 @@ def recorded_inputs(
 def check_machine(job: Job, at: str) -> None:
     """Raise `NumericsMismatch` if this machine, or its Roundweave, may compute other bits than the run.
 
-    `at` is a place of partitions, or `STORE`, of which the run may have fingerprints of their own.
+    `at` is a place of partitions, or `STORE`. The run may have a fingerprint for each.
     """
     work, where = job.work, f"worker process {os.getpid()} on {_host()}"
     if work.sources:
@@ -251,14 +251,14 @@ def check_machine(job: Job, at: str) -> None:
 
 
 def read_carry(job: Job, source: int | None, partition: int) -> Mapping[str, Vectors]:
-    """What a partition carried away from round `source`, vectors (element,) by slot; empty for no round."""
+    """Return what a partition carried away from round `source`, vectors (element,) by slot; empty for no round."""
     return {} if source is None else job.attempt.open().tensors.read_carry(source, partition)
 
 
 def _persist(job: Job, store: RoundStore, round: int, shard: Sequence[Mapped]) -> dict[int, UpdateRecord]:
-    """Write those updates of a shard that are to be stored, and return the records of all, by partition.
+    """Write those updates of a shard that the job stores, and return the records of all, by partition.
 
-    Nothing is written of a round that was committed before, without those that came too late.
+    Nothing is written of a round that was committed before without the updates that came too late.
     """
     stored = {each.partition: each.update for each in shard if job.stores_update(round, each.refused)}
     if job.waits_for_all or not store.log.has(round):
@@ -267,7 +267,7 @@ def _persist(job: Job, store: RoundStore, round: int, shard: Sequence[Mapped]) -
 
 
 def record_of(mapped: Mapped, stored: bool = True, digest: str = "") -> UpdateRecord:
-    """The commit's record of an update; the digest of one that is `stored` is computed unless it is given."""
+    """Return the commit's record of an update. The digest of a `stored` one is computed unless it is given."""
     if not digest and (stored or not mapped.update.direction):
         digest = update_digest(mapped.update)
     return UpdateRecord(
@@ -281,7 +281,7 @@ def record_of(mapped: Mapped, stored: bool = True, digest: str = "") -> UpdateRe
 
 
 def this_worker() -> str:
-    """What records call this process: its machine and its number there."""
+    """Return the name of this process in records: its machine and its number there."""
     return f"{_host()}:{os.getpid()}"
 
 
@@ -295,13 +295,13 @@ Read = Callable[[int | None, int], Mapping[str, Vectors]]
 
 
 NEIGHBOURS = 4
-"""How many networks of neighbours a process holds while it averages those of a block's partitions."""
+"""The most networks of neighbours that a process holds while it averages those of a block's partitions."""
 
 
 def exchanging(work: Work, before: Outcome, read: Read) -> Carry:
-    """Gives what each partition carries into the next round.
+    """Return what gives each partition's carry into the next round.
 
-    Without a mixing it is what the partition carried away from a round before. With one its network is the
+    Without a mixing it is what the partition carried away from a round before. With a mixing its network is the
     weighted sum of its neighbours' and its own. A partition that has carried nothing yet counts with the
     parameters of the state.
     """

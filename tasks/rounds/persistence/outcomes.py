@@ -1,6 +1,6 @@
-"""Outcomes of committed rounds: read where they are stored, else computed again from the last stored state.
+"""Outcomes of committed rounds: read if they are stored, else computed again from the last stored state.
 
-Then rounds are computed one by one and checked. A round is reduced from its stored updates. Partitions whose
+Rounds are computed again one by one, and checked. A round is reduced from its stored updates. Partitions whose
 updates are not stored are mapped again.
 """
 
@@ -31,10 +31,10 @@ from roundweave.tasks.rounds.persistence.mapping import recorded_inputs
 from roundweave.tasks.rounds.steps import BlockResult, Outcome, fold_block, reduce_apply
 
 LEFT_OUT = "left out when the round was reduced again"
-"""The reason to refuse a sound update, when a round is reduced again without its partition."""
+"""The reason to refuse a sound update, if a round is reduced again without its partition."""
 
 MOST = 3
-"""How many recomputed rounds a process remembers, so that going through rounds in order computes each once."""
+"""The most recomputed rounds that a process remembers. Going through rounds in order then computes each once."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Reached:
     """A committed round whose outcome is read or computed again, and what the next rounds need.
 
     `carries` has what partitions carried away since the last stored state, vectors (element,) by slot. `versions`
-    are states that work in flight of a schedule began from, by round. `contents` are all that the round gave;
+    are states that work in flight of a schedule began from, by round. `contents` are all results of the round;
     only the last round that was computed again has them.
     """
 
@@ -53,7 +53,7 @@ class Reached:
 
 
 REMEMBERED: deque[tuple[str, Reached]] = deque(maxlen=MOST)
-"""The last recomputed rounds, each with the chain of its record, which covers all rounds before it."""
+"""The last recomputed rounds, each with the chain of its record, which vouches for all rounds before it."""
 
 
 HELD: dict[tuple[str, int], Outcome] = {}
@@ -61,21 +61,21 @@ HELD: dict[tuple[str, int], Outcome] = {}
 
 
 def read_outcome(job: Job, round: int) -> Outcome:
-    """The outcome of a committed round: what this process holds of it, else what is stored, verified.
+    """Return the outcome of a committed round: what this process holds of it, else what is stored, verified.
 
-    What is held is let go. An outcome whose state is not stored is recomputed.
+    A held outcome is let go. An outcome whose state is not stored is computed again.
     """
     return HELD.pop((job.attempt.token, round), None) or outcome_of(job.work, job.attempt.open(), round)
 
 
 def supply(work: Work, store: RoundStore) -> RoundStore:
-    """The store, which from now on computes with some work what it does not have."""
+    """Return the store, which from now on computes with some work what is not stored."""
     store.tensors.supply = partial(recompute, work, store)
     return store
 
 
 def recompute(work: Work, store: RoundStore, round: int) -> Contents:
-    """What a committed round gave, computed again from the round before; raises as `outcome_of` does."""
+    """Return the results of a committed round, computed again from the round before. Raises as `outcome_of`."""
     reached = dict(REMEMBERED).get(store.log.chain(round))
     if reached is None or reached.contents is None:
         reached = _next(work, store, _reached(work, store, round - 1), store.log.read(round))
@@ -84,7 +84,7 @@ def recompute(work: Work, store: RoundStore, round: int) -> Contents:
 
 
 def rounds_to_compute(store: RoundStore, round: int) -> range:
-    """The rounds that `recompute` would compute in this process: none if it remembers all that this one gave."""
+    """Return the rounds that `recompute` would compute in this process: none if it remembers this round."""
     reached = dict(REMEMBERED).get(store.log.chain(round))
     if reached is not None and reached.contents is not None:
         return range(0)
@@ -92,10 +92,10 @@ def rounds_to_compute(store: RoundStore, round: int) -> range:
 
 
 def outcome_of(work: Work, store: RoundStore, round: int) -> Outcome:
-    """The outcome of a committed round, verified, if needed recomputed by the work that made it.
+    """Return the outcome of a committed round, verified, if needed computed again by the work that made it.
 
     Raises `RoundMissing`, `StoreDamaged` or `DataError` if something of this cannot be read, `NumericsMismatch` on
-    another kind of machine, and `RoundFailed` if the result has another digest than the commit says.
+    another kind of machine, and `RoundFailed` if the result has another digest than the commit.
     """
     return _reached(work, store, round).outcome
 
@@ -109,7 +109,7 @@ def _reached(work: Work, store: RoundStore, round: int) -> Reached:
 
 
 def _last_known(store: RoundStore, round: int) -> int:
-    """The last round up to this one whose state is stored, or remembered by this process."""
+    """Return the last round up to this one whose state is stored, or remembered by this process."""
     remembered = [
         n
         for chain, reached in REMEMBERED
@@ -119,17 +119,17 @@ def _last_known(store: RoundStore, round: int) -> int:
 
 
 def _read(store: RoundStore, round: int) -> Reached:
-    """What is remembered of a round, or what is stored."""
+    """Return what is remembered of a round, or what is stored."""
     if reached := dict(REMEMBERED).get(store.log.chain(round)):
         return reached
     commit = store.log.read(round)
     return Reached(Outcome(store.tensors.read_state(commit), carry_from=commit.carry_from, server=commit.server))
 
 
-@torch.inference_mode(False)  # whoever asks for a tensor may compute without gradients
+@torch.inference_mode(False)  # the caller may have switched gradients off
 @torch.enable_grad()
 def _next(work: Work, store: RoundStore, before: Reached, commit: Commit) -> Reached:
-    """Recompute a round from the one before; raises `RoundFailed` if the result is another than was committed."""
+    """Compute a round again from the one before. Raises `RoundFailed` if the result differs from the commit."""
     updates = _updates(work, store, before, commit)
     after = reduce_again(work, before.outcome, commit, updates)
     state, round = after.state, commit.round
@@ -151,7 +151,7 @@ def _next(work: Work, store: RoundStore, before: Reached, commit: Commit) -> Rea
 
 
 def _updates(work: Work, store: RoundStore, before: Reached, commit: Commit) -> dict[int, Update]:
-    """The updates of a round by partition: those that are stored, and the others mapped again."""
+    """Return the updates of a round by partition: those that are stored, and the others mapped again."""
     again, updates = mapped_again(store, commit), dict.fromkeys(commit.updates, NOTHING)
     read = [p for p, record in commit.updates.items() if not record.raised and p not in again]
     updates |= {partition: store.tensors.read_update(commit, partition) for partition in read}
@@ -171,21 +171,21 @@ def _updates(work: Work, store: RoundStore, before: Reached, commit: Commit) -> 
 
 
 def mapped_again(store: RoundStore, commit: Commit) -> list[int]:
-    """The partitions of a round that are mapped again for it: those whose update is sound and not stored."""
+    """Return the partitions of a round that are mapped again: their update is sound and not stored."""
     pruned, round = store.tensors.pruned(), commit.round
     stored = {p for p in commit.updates if commit.has_update(p) and pruned.has_update(round, p)}
     return [p for p, record in commit.updates.items() if not record.raised and p not in stored]
 
 
 def _version(work: Work, store: RoundStore, before: Reached, version: int) -> State:
-    """The state after a round, from which an update of a schedule began."""
+    """Return the state after a round, from which an update of a schedule began."""
     if version == before.outcome.state.round:
         return before.outcome.state
     return before.versions.get(version) or outcome_of(work, store, version).state
 
 
 _loaded = functools.lru_cache(maxsize=1024)(Partitions.load)
-"""What a partition trains on under a split, kept while many rounds are computed again."""
+"""Return a partition's training examples under a split, cached while many rounds are computed again."""
 
 
 def reduce_again(
@@ -209,6 +209,6 @@ def reduce_again(
 
 
 def reduce_recorded(work: Work, before: Outcome, commit: Commit, blocks: Sequence[BlockResult]) -> Outcome:
-    """The outcome of a recorded round again, from that of the round before and the results of all blocks."""
+    """Return the outcome of a recorded round again, from the round before and the results of all blocks."""
     served: Outcome | None = work.schedule.reduce(work, before, commit, blocks) if work.schedule else None
     return served or reduce_apply(work, before, blocks)

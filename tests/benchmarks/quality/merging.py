@@ -1,4 +1,4 @@
-"""Two networks trained apart, each on its half of the data: the tables of merging in docs/results.md.
+"""Two networks trained apart, each on its half of the data: tables of docs/explanation/measurements.md.
 
     python -m tests.benchmarks.quality.merging mnist:DIR [--epochs 10] [--seeds 3]
         [--model mlp | deep | resnet | vit] [--annealed] [--split shards:1] [--every]

@@ -1,4 +1,4 @@
-"""Models of installed packages, permuted and matched with themselves: the table of docs/results.md.
+"""Models of installed packages, permuted and matched with themselves: docs/explanation/measurements.md.
 
     python -m tests.benchmarks.quality.permuted [--only NAME] [--seconds 120]
 

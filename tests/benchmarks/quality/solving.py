@@ -1,4 +1,4 @@
-"""What a solve and a distillation add to a matched merge: the table of solves in docs/results.md.
+"""What a solve and a distillation add to a matched merge: tables of docs/explanation/measurements.md.
 
     python -m tests.benchmarks.quality.solving mnist:DIR [--deal halves | sevens | classes:5] [--epochs 10]
         [--annealed] [--seeds 3] [--model mlp | resnet | vit] [--no-rounds] [--only ROW]

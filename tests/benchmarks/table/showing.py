@@ -27,7 +27,7 @@ def table(lines: Sequence[Line]) -> Table:
     for line in lines:
         if line.row != before:
             shown.add_section()
-        ours = (_cell(line.ours.get(name)) for name in EXECUTORS)
+        ours = (cell(line.ours.get(name)) for name in EXECUTORS)
         why = "; ".join(f"{name}: {reason}" for name, reason in line.missing.items())
         name = line.row if line.row != before else ""
         shown.add_row(name, line.reading, line.peer, number(line.median), *ours, f"{line.target:g}", why)
@@ -35,7 +35,8 @@ def table(lines: Sequence[Line]) -> Table:
     return shown
 
 
-def _cell(ours: Ours | None) -> str:
+def cell(ours: Ours | None) -> str:
+    """A median of ours, and in brackets the ratio to the peer's."""
     if ours is None:
         return "-"
     return number(ours.median) + (f" ({ours.ratio:.2f})" if ours.ratio else "")

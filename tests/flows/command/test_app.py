@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from roundweave.flows.command.app import main
+from roundweave.storage.runs.names import give_alias
 from tests.flows.command.in_process import WITHOUT_PREFECT, refused, run
 from tests.flows.prefect_server import command_line, until
 
@@ -98,3 +100,30 @@ def test_what_names_things_does_not_import_what_runs_them(words: str) -> None:
     imported = set(done.stdout.splitlines()[-1].split())
     assert "roundweave.flows.terminal.options" in imported
     assert not imported & HEAVY
+
+
+@pytest.mark.parametrize(
+    ("words", "begun"),
+    [
+        ("train --algorithm fed_p", ["fed_prox"]),
+        ("train --split sh", ["shards"]),
+        ("train --executor in", ["inline"]),
+        ("train --reduce kr", ["krum"]),
+        ("train --data cs", ["csv"]),
+        ("show fir", ["first"]),
+        ("diff first sec", ["second"]),
+        ("show cha", ["champion"]),
+    ],
+)
+def test_a_shell_completes_names_and_values(monkeypatch, tmp_path, capsys, words: str, begun: list[str]) -> None:
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.zarr").mkdir()
+    give_alias(tmp_path, "champion", "first", "")
+    monkeypatch.setenv("ROUNDWEAVE_ROOT", str(tmp_path))
+    monkeypatch.setenv("_ROUNDWEAVE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"roundweave {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    monkeypatch.setattr("sys.argv", ["roundweave"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out.split() == begun

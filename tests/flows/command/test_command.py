@@ -95,12 +95,12 @@ def test_lost_rounds_are_named_and_the_run_goes_on(capsys, stored) -> None:
         (records / f"{round}.json").write_text(left)
     out = said(capsys, "show", "four")
     assert "3/4 rounds" in out
-    assert "lost: round 2, of which no whole record is there; the later ones are whole" in out
-    assert "damaged: round 4; `roundweave resume four` does it again" in out
+    assert "lost: round 2, whose record is damaged; later rounds are intact" in out
+    assert "damaged: round 4; `roundweave resume four` computes it again" in out
     out = said(capsys, "resume", "four", "--rounds", "5", "--executor", "inline")
     assert "four: complete, 5 rounds" in out
     assert "lost: round 2," in out
-    assert "found damaged and done again: round 4" in out
+    assert "found damaged and computed again: round 4" in out
     assert "refused" not in out
 
 
@@ -122,7 +122,7 @@ def test_what_init_writes_trains_from_where_the_user_stands_and_goes_on(capsys, 
     monkeypatch.chdir(tmp_path)
     out = said(capsys, "init", "my project")
     assert run(capsys, "init", "my project")[0] == 2
-    line = shlex.split(out.splitlines()[-1].removeprefix("now: roundweave "))
+    line = shlex.split(out.splitlines()[-1].removeprefix("next: roundweave "))
     assert line == ["train", "my project/train.toml"]
     result = told(capsys, *line, "--rounds", "2", "--executor", "inline", "--name", "mine")
     wanted = {"run": "mine", "status": "complete", "rounds": 2, "refused": 0, "digest": open_run("mine").digest}

@@ -71,7 +71,7 @@ def test_the_best_round_without_classes_is_that_of_the_lowest_loss(train, own, t
 def test_a_file_that_is_there_is_replaced_only_by_force(plain, tmp_path, capsys) -> None:
     file = tmp_path / "model.pt"
     said(capsys, "export", "plain@1", "--to", str(file))
-    line = f"{file} is there already; give another name, or --force to replace it"
+    line = f"{file} exists already; give another name, or --force to replace it"
     assert refused(capsys, "export", "plain@2", "--to", str(file)) == (2, line)
     assert same(torch.load(file), plain.round(1).tensors)
     said(capsys, "export", "plain@2", "--to", str(file), "--force")
@@ -116,8 +116,8 @@ BAD = {
     "plain@2 --to model.zip": r"a checkpoint ends in .*, not in '\.zip'; a folder whose name has a dot ends in /",
     "plain@2 --to no/model.pt": "there is no folder no; make it first",
     "plain@2 --to file": "file is a file; give the folder another name",
-    "plain@2 --to .": r"\. holds what no export wrote",
-    "plain@2 --to=": "an export to '' goes nowhere; give a folder",
+    "plain@2 --to .": r"\. has files that no export wrote",
+    "plain@2 --to=": "'' is no target of an export; give a folder",
     "plain@2 --to mlfow": "mlfow is no tracker; did you mean mlflow.* A folder of that name is mlfow/",
     "plain@2 --to mlflow": "mlflow takes a whole run, not plain@2; name the run alone",
     "plain@2 --to model.pt --out x": "--out says where a tracker",

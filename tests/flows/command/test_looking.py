@@ -40,7 +40,7 @@ def test_runs_takes_a_root_as_other_commands_do(stored, capsys, tmp_path: Path) 
     there = str(stored("four").path.parent.rename(tmp_path / "there"))
     for arguments in ([there], ["--root", there]):
         assert [each["run"] for each in told(capsys, "runs", *arguments)] == ["four"]
-    assert refused(capsys, "runs", "here", "--root", "there") == (2, "one root at a time: here, or --root there")
+    assert refused(capsys, "runs", "here", "--root", "there") == (2, "give one root, here or --root there")
 
 
 def test_refused_updates_are_counted(stored, capsys) -> None:
@@ -60,7 +60,7 @@ class model(torch.nn.Linear):
 
 def test_a_run_none_of_whose_held_out_examples_has_a_loss_says_so(train, own, capsys) -> None:
     train(model=f"{own(NO_LOSS)}:model", partitions=2, rounds=1, name="f")
-    says = "179 of 179 held-out examples were not scored: a loss there is no number\n"
+    says = "179 of 179 held-out examples were not scored: their loss is not a number\n"
     assert says in said(capsys, "show", "f")
 
 

@@ -113,7 +113,7 @@ BAD = {
     "none held out": ([*OWN, "--held-out", "0"], 1, "held-out examples"),
     "too few examples": ([*MLPS, "--match", "activations", "--examples", "50"], 2, "examples"),
     # Where it goes.
-    "out is a folder": ([*MLPS, "--out", "{work}/folder.pt"], 2, "folder.pt is to be a folder, whose config.json"),
+    "out is a folder": ([*MLPS, "--out", "{work}/folder.pt"], 2, "no network has a config.json for the folder"),
     "name taken": ([*MLPS, "--name", "mlp0"], 2, "mlp0.zarr exists already; give the merge another --name"),
 }
 

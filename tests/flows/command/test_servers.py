@@ -67,7 +67,7 @@ def test_a_round_between_is_reduced_again_and_replayed(stale, capsys) -> None:
     code, out, _ = run(capsys, "recombine", "stale", "--round", str(between), "--reduce", "median")
     assert (code, "the same bits" in out) == (0, True), out
     none = stale.arrivals().query("not accepted")["round"].iloc[0]
-    said = f"round {none} accepted 0 updates, the quorum is 1; name another"
+    said = f"round {none} accepted 0 updates, the quorum is 1; name another round"
     assert refused(capsys, "recombine", "stale", "--round", str(none), "--reduce", "median") == (2, said)
     code, out, _ = run(capsys, "replay", "stale", "--all", "--executor", "inline")
     assert (code, "round 1 to 24: bit-identical" in out) == (0, True), out

@@ -29,14 +29,12 @@ def four(stored) -> Run:
 
 def test_prune_says_what_went_and_a_dry_one_what_would(four, capsys) -> None:
     dry = said(capsys, "prune", "four", "--keep", "last:2", "--dry-run")
-    assert (dry, four.kept) == ("four: of rounds 1 to 2 would go 0.0156 MB\n", [0, 1, 2, 3, 4])
+    assert (dry, four.kept) == ("four: would delete 0.0156 MB of rounds 1 to 2\n", [0, 1, 2, 3, 4])
     bytes_gone = 2 * 3 * (650 * 4) + 2 * (2 + 2) * 4
     answer = {"run": "four", "path": four.address, "rounds": [1, 2], "bytes": bytes_gone, "dry_run": False}
     assert told(capsys, "prune", "four", "--keep", "last:2") == answer
     assert four.kept == [0, 3, 4]
-    assert said(capsys, "prune", "four", "--keep", "last:2") == (
-        "four: with --keep last:2 nothing is to be pruned\n"
-    )
+    assert said(capsys, "prune", "four", "--keep", "last:2") == ("four: nothing to prune with --keep last:2\n")
 
 
 @pytest.mark.parametrize("target", ["there", "there/", "there/other.zarr"])
@@ -58,11 +56,11 @@ def test_cp_in_json(four, capsys, tmp_path: Path) -> None:
 
 def test_rm_deletes_a_run_where_it_is_told_to(four, capsys) -> None:
     size = decimal(stored_bytes(LocalPlace(four.path)))
-    says = f"four, {size} would go; give --yes to delete, or --dry-run to see which"
+    says = f"four, {size} would be deleted; give --yes to delete, or --dry-run to see which"
     assert refused(capsys, "rm", "four") == (2, says)
-    assert run(capsys, "rm", "four", "--dry-run")[:2] == (0, f"four: would go, {size}\n")
+    assert run(capsys, "rm", "four", "--dry-run")[:2] == (0, f"four: would be deleted, {size}\n")
     assert four.path.exists()
-    assert run(capsys, "rm", "four", "--yes")[:2] == (0, f"four: went, {size}\n")
+    assert run(capsys, "rm", "four", "--yes")[:2] == (0, f"four: deleted, {size}\n")
     assert not four.path.exists()
 
 
@@ -78,8 +76,8 @@ def test_rm_takes_names_and_patterns_and_says_a_line_for_each_and_a_sum(
     assert (code, sorted(lines)) == (0, sorted(NIGHTS))
     assert lines[best] == "stays: it is one of the best 1 by loss"
     assert lines["night-4"].startswith("stays: ")
-    going = [name for name in NIGHTS if lines[name].startswith("would go")]
-    assert (len(going), out.splitlines()[-1].startswith("3 of 5 runs would go, ")) == (3, True)
+    going = [name for name in NIGHTS if lines[name].startswith("would be deleted")]
+    assert (len(going), out.splitlines()[-1].startswith("3 of 5 runs would be deleted, ")) == (3, True)
     assert refused(capsys, *asked)[0] == 2
     code, out, _ = run(capsys, *asked, "--yes", "--json")
     gone = json.loads(out)

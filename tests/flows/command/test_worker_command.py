@@ -45,7 +45,7 @@ def test_a_worker_that_cannot_be_is_one_clear_line(capsys, tmp_path: Path, argum
     [
         (["--scheduler", "tls://127.0.0.1:1"], "tls://127.0.0.1:1 talks by TLS; give --certificates FOLDER"),
         (["--scheduler", "tls://127.0.0.1:1", "--certificates", "nowhere"], "the certificates of nowhere cannot"),
-        (["--certificates", "nowhere"], "--certificates are those of a cluster that runs; give its --scheduler"),
+        (["--certificates", "nowhere"], "--certificates need a cluster that runs; give its --scheduler"),
     ],
 )
 @pytest.mark.usefixtures("without_prefect")
@@ -59,7 +59,7 @@ def test_the_lines_about_new_certificates_can_be_run(capsys, tmp_path: Path) -> 
     code, out, _ = run(capsys, "certificates", str(tmp_path / "keys"), "head", "berlin")
     wrote, (scheduler, joining) = out.splitlines()[:2], out.splitlines()[2:]
     assert (code, wrote) == (0, [f"wrote {tmp_path / 'keys' / name}" for name in ("head", "berlin")])
-    variable, words = scheduler.removeprefix("now: ").split(" dask scheduler ")
+    variable, words = scheduler.removeprefix("next: ").split(" dask scheduler ")
     assert variable == "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES='[]'"
     words = shlex.split(words)
     files = dask_scheduler.make_context("scheduler", words).params
@@ -67,6 +67,6 @@ def test_the_lines_about_new_certificates_can_be_run(capsys, tmp_path: Path) -> 
     assert {Path(files[name]).parent for name in ("tls_ca_file", "tls_cert", "tls_key")} == {
         tmp_path / "keys/head"
     }
-    assert joining == f"and: roundweave worker tls://HOST:8786 --certificates {tmp_path / 'keys' / 'berlin'}"
+    assert joining == f"then: roundweave worker tls://HOST:8786 --certificates {tmp_path / 'keys' / 'berlin'}"
     code, line = refused(capsys, "certificates", str(tmp_path / "keys"), "berlin")
     assert (code, line.split(";")[0]) == (2, f"{tmp_path / 'keys' / 'berlin'} exists already")

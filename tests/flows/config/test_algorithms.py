@@ -39,7 +39,7 @@ def test_the_options_of_a_part_in_place_of_another_are_taken() -> None:
 def test_a_field_of_several_forms_says_in_one_clause_what_it_takes(rounds: object) -> None:
     with pytest.raises(UsageError) as caught:
         ReplayConfig(run="first", rounds=rounds)
-    takes = "it takes numbers of rounds, negative ones from the end; all, or the last one"
+    takes = "expected round numbers (negative from the end), or all, or last"
     assert str(caught.value) == f"rounds = {rounds!r}: {takes}"
 
 
@@ -107,7 +107,7 @@ def test_prefects_form_has_every_algorithm_with_its_options(train_flow) -> None:
     for name in ALGORITHMS:
         model = schema["".join(part.capitalize() for part in name.split("_"))]
         assert set(model["properties"]) == {"name", "map", "reduce", "apply", *option_fields(name)}
-    assert schema["FedProx"]["properties"]["mu"]["description"].startswith("weight of the squared distance")
+    assert schema["FedProx"]["properties"]["mu"]["description"].startswith("weight of the proximal term")
     assert schema["TrainConfig"]["additionalProperties"] is True  # `mu` beside the others, and what we refuse
 
 

@@ -75,6 +75,6 @@ def test_sparse_labels_end_a_run_before_a_network_is_built(train: Train, tmp_pat
 
 def test_unsigned_numbers_that_int64_cannot_hold_are_refused() -> None:
     """As int64, 2^63 + 5 would be -2^63 + 5."""
-    with pytest.raises(DataError, match=r"mine gives whole numbers of 2\^63 and more; subtract what they share"):
+    with pytest.raises(DataError, match=r"mine gives whole numbers of 2\^63 and more; subtract a constant"):
         examples_of(np.full((2, 1), 2**63 + 5, np.uint64), [0, 1], "mine")
     assert examples_of(np.full((2, 1), 2**63 - 1, np.uint64), [0, 1], "mine").inputs.tolist() == [[2**63 - 1]] * 2

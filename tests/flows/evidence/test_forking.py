@@ -75,7 +75,7 @@ def test_a_memory_that_the_parent_has_not_begins_anew_and_is_named(stored) -> No
     stored("momentum")
     run, notices = forked("momentum@2", algorithm="fed_adam", outer_tau=0.5)
     assert len(notices) == 1
-    assert "fork begins with first, second of its own" in notices[0]
+    assert "fork begins with new first, second" in notices[0]
     memory = run.round(0).state.memory
     assert set(memory) == {"first", "second"}
     assert torch.equal(memory["second"]["float32"], torch.full_like(memory["second"]["float32"], 0.25))
@@ -97,7 +97,7 @@ def test_what_partitions_carry_goes_along_where_they_are_the_same(train) -> None
     assert not other.round(0).state.memory["control"]["float32"].any()
     velocity = other.round(0).state.memory["velocity"]
     assert same_bits(velocity, parent.round(2).state.memory["velocity"])
-    assert "other begins with control of its own" in notices[0]
+    assert "other begins with new control" in notices[0]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_partitions_carry_stays_where_the_fork_carries_something_else(train
     }.items():
         other, notices = forked("parent@2", name=name, **changes)
         assert other.round(0).commit.carry_from == {}
-        said = [notice for notice in notices if notice.endswith("parent.zarr@2 carry other slots")]
+        said = [notice for notice in notices if notice.endswith("parent.zarr@2 does not fit")]
         assert len(said) == (name != "fresh")
         assert name != "control" or other.replay("all").identical
 

@@ -143,8 +143,8 @@ def test_rounds_are_chosen_by_number_all_the_last_or_a_sample_spread_evenly_to_t
 
 
 REFUSED = {
-    ("merged",): "merged is a merge, and no rounds led to it; name a run that was trained",
-    ("plain", "--round", "0"): "round 0 is the initial state, which no maps made; replay 1 to 3",
+    ("merged",): "merged is a merge and has no training rounds; name a run that was trained",
+    ("plain", "--round", "0"): "round 0 is the initial state, which has no maps; replay 1 to 3",
     ("plain", "--round", "4"): "no committed round 4",
     ("plain", "--all", "--sample", "2"): "choose rounds, all of them or a sample: one of the three",
     ("plain", "--all", "--round", "2"): "choose --round, --all or --sample: one of the three",
@@ -292,7 +292,7 @@ def npz(train, tmp_path: Path) -> Path:
 
 def test_examples_that_were_moved_are_given_by_data(npz: Path, capsys) -> None:
     moved = f"npz:{npz.rename(npz.with_name('second.npz'))}"
-    says = r"first.npz.*; where the run's examples lie elsewhere now, say so with --data"
+    says = r"first.npz.*; if the run's examples have moved, name their place by --data"
     with pytest.raises(DataError, match=says):
         rw.open_run("run").replay()
     replay = rw.open_run("run").replay("all", data=moved)

@@ -77,7 +77,7 @@ WRONG = [
     ({"data": "{}:whole"}, "inputs that are integers, run first has numbers"),
     ({"data": "{}:more"}, "gives 10 outputs, but labels go up to 11"),
     ({"data": "{}:quantities"}, "targets that are quantities, run first has labels"),
-    ({}, "first holds no examples out; give --data"),
+    ({}, "first holds out no examples; give --data"),
     ({"data": "digits", "scores": "mae"}, "score mae needs outputs"),
 ]
 
@@ -118,7 +118,7 @@ def test_labels_and_characters_are_numbered_as_the_run_has_them(train, tmp_path:
         score = run.score(data=table(tmp_path / f"{labels}.csv", labels)).score
         assert score.accuracy == (network(inputs).argmax(1) == numbers).double().mean().item()
         assert score.loss == pytest.approx(functional.cross_entropy(network(inputs), numbers).item())
-    with pytest.raises(DataError, match="label 'w' is none of those known: x, y, z"):
+    with pytest.raises(DataError, match="label 'w' is unknown; known are x, y, z"):
         run.score(data=table(tmp_path / "new.csv", "xw"))
     with pytest.raises(DataError, match="labels that are numbers, run table has names"):
         run.score(data=table(tmp_path / "numbers.csv", "012"))

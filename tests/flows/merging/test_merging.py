@@ -95,7 +95,7 @@ def test_networks_trained_apart_merge_where_their_plain_mean_does_not(two, three
     assert list(three.scores) == [*parents, "ensemble", "plain mean", "merged"]
     assert three.paths == three.barriers == {}
     assert (two.coefficients, three.coefficients) == ((0.5, 0.5), (1 / 3, 1 / 3, 1 / 3))
-    with pytest.raises(UsageError, match="two was made of networks, not of examples"):
+    with pytest.raises(UsageError, match="two is a merge of networks, and has no examples"):
         open_run(two.run.address).label_counts()
 
 

@@ -88,7 +88,7 @@ def test_peft_opens_it(adapter, folder: Folder, tmp_path, monkeypatch) -> None:
         ({"init_lora_weights": "pissa_niter_4"}, "has init_lora_weights = pissa_niter_4, which"),
         ({"init_lora_weights": "olora"}, "has init_lora_weights = olora, which"),
         ({"lora_alpha": None}, "has no lora_alpha; save the adapter again"),
-        ({"peft_type": "IA3"}, "is of no LORA"),
+        ({"peft_type": "IA3"}, "is no LoRA"),
     ],
 )
 def test_an_adapter_that_does_not_fit_is_refused(adapter, tmp_path, more, words) -> None:
@@ -108,7 +108,7 @@ def test_adapters_are_merged_with_adapters_into_a_folder(adapter, folder, tmp_pa
     for networks, fields, words in (
         ((first, full), out, "is no adapter, and"),
         ((first, same), {}, "give --out FOLDER"),
-        ((first, same), out | {"match": "weights"}, "nothing else"),
+        ((first, same), out | {"match": "weights"}, "coefficients alone"),
         (
             (first, same),
             out | {"average": "mean", "coefficients": (1, 1), "normalize": False},

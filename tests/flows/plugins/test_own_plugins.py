@@ -126,7 +126,7 @@ def test_a_package_that_brings_no_plugin_is_named_and_the_rest_works(package, pl
     listed = package("list", "plugins", "--json", command=command_line)
     assert json.loads(listed.stdout)["plugins"][-1]["name"] == "Trace", listed.stderr
     assert listed.stderr.startswith(says), listed.stderr
-    assert listed.stderr.endswith("; all goes on without this plugin of one 1.0\n")
+    assert listed.stderr.endswith("; the plugin of one 1.0 is ignored\n")
     assert listed.stderr.count("\n") == 1
 
 
@@ -149,7 +149,7 @@ def test_what_is_no_plugin_is_refused(mine, given: Any, says: str) -> None:
 
 @pytest.mark.parametrize("given", [Watches, Watches(at=1), None, [Watches], [lambda run: None]])
 def test_instances_alone_are_given_to_train(given: Any) -> None:
-    with pytest.raises(rw.UsageError, match=r"plugins has instances of roundweave.Plugin, such as \[Mine\(\)\]"):
+    with pytest.raises(rw.UsageError, match=r"plugins takes instances of roundweave.Plugin, such as \[Mine\(\)\]"):
         rw.train(night(name="a"), bar=False, plugins=given)
 
 
@@ -290,7 +290,7 @@ def test_what_a_hook_raises_ends_the_training_with_its_name_and_loses_no_round(h
         trained(Trace(trace=tmp_path / "trace", fails=hook))
     assert "\n" not in str(raised.value)
     if hook in STAYS:
-        assert f"the {STAYS[hook]} rounds of a stay, `roundweave resume a` goes on" in str(raised.value)
+        assert f"the {STAYS[hook]} rounds of a stay, `roundweave resume a` continues" in str(raised.value)
         assert rw.open_run("a").done == STAYS[hook]
     run = trained()
     assert (run.done, run.status, run.verify().sound) == (2, "complete", True)
@@ -440,7 +440,9 @@ def test_that_of_a_package_is_needed_by_its_run(package) -> None:
     assert done.returncode == 0, done.stderr
     assert package("replay", "a", "--all", "--executor", "inline").returncode == 0
     for again in (rw.open_run("a").replay, lambda: trained(rounds=3), lambda: rw.fork("a@1")):
-        with pytest.raises(rw.UsageError, match=r"^a needs the plugin noisy:Hiss, which is not here; install its"):
+        with pytest.raises(
+            rw.UsageError, match=r"^a needs the plugin noisy:Hiss, which is not installed; install its"
+        ):
             again()
 
 
@@ -468,7 +470,7 @@ def test_a_run_goes_on_without_the_options_of_a_package_that_is_gone(package, ca
     assert package("train", *trace, "--name", "a", "--rounds", "2", *FLAGS).returncode == 0
     code, _, err = command(capsys, "resume", "a", "--rounds", "3", "--executor", "inline")
     assert (code, rw.open_run("a").done) == (0, 3), err
-    assert "a goes on without fails, trace, which no plugin that is here takes\n" in err
+    assert "a continues without fails, trace: no installed plugin has them\n" in err
     assert refused(capsys, "train", *trace, *FLAGS)[0] == 2
 
 

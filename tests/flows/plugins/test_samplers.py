@@ -86,7 +86,7 @@ def test_whom_a_round_asks_does_not_depend_on_the_executor_and_is_replayed(confi
 def test_what_has_no_place_for_a_sampler_is_refused(config) -> None:
     with pytest.raises(UsageError, match=r"^most and cohort both decide the sampler; leave one of them out$"):
         plan(config("Longest", cohort=2))
-    with pytest.raises(UsageError, match=r"^alternating draws rounds, and a parameter server has none"):
+    with pytest.raises(UsageError, match=r"^alternating draws for a round, and a parameter server has none"):
         plan(config("InTurn", algorithm="fed_buff", buffer=2, executor="inline"))
     with pytest.raises(
         UsageError, match=r"^alternating and topology both decide the sampler; leave one of them out$"

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from io import StringIO
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import pytest
 from rich.console import Console
 
 from roundweave.flows.reporting.bar import Bar, bar_of_rounds
@@ -28,8 +32,28 @@ def test_a_round_has_its_last_score_and_that_of_a_server_the_largest_staleness()
 
 
 def test_a_terminal_shows_how_many_rounds_are_done(monkeypatch, capsys) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a kernel does for what its cells start
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        with bar_of_rounds(2):
+            for number in (1, 2):
+                notify_commit(committed(number), 2)
+        assert ("2/2" in capsys.readouterr().err) is terminal
+
+
+def test_a_notebook_shows_one_bar_also_of_a_thread_that_outlives_its_cell(monkeypatch) -> None:
+    """Then IPython does not say that this is a kernel. A bar that never moved is taken away."""
+    pytest.importorskip("IPython", reason="a kernel needs the development dependencies")
+    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", ModuleType("kernelapp"))
+    monkeypatch.setattr("IPython.display.display", lambda shown, display_id: SimpleNamespace(update=drawn))
+    shown: list[str] = []
+
+    def drawn(value: Any, raw: bool = False) -> None:
+        shown.append(value["text/plain"] if raw else str(value.tasks[0].completed))
+
     with bar_of_rounds(2):
         for number in (1, 2):
             notify_commit(committed(number), 2)
-    assert "2/2" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt, match=r"^no run had begun, so nothing was stored$"), bar_of_rounds(2):
+        raise KeyboardInterrupt
+    assert shown == ["2", ""]

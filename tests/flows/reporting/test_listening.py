@@ -109,7 +109,7 @@ def test_what_cannot_be_reported_is_said_once_and_changes_nothing() -> None:
 
     with listening(user):
         assert follow(fails, lambda: commit(1) or 5) == 5
-    assert user.all == [1, "Prefect was not told all (OSError: no server); the run itself is not affected"]
+    assert user.all == [1, "Prefect did not get all reports (OSError: no server); the run itself is not affected"]
 
 
 def test_listeners_are_notified_while_they_listen(capsys) -> None:

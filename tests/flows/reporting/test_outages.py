@@ -163,6 +163,6 @@ def test_the_line_has_what_a_server_answered_that_does_not_take_the_run(capsys) 
     with listener(503) as (address, _), temporary_settings({PREFECT_API_URL: f"{address}/api"}):
         assert run_flow(flow(name="busy")(lambda config: None), 1, lambda: 2) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "does not take the run (" in line
+    assert "does not accept the run (" in line
     assert "503" in line
     assert line.endswith("so nothing is reported; mend it, or set PREFECT_API_URL to another")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.prefect
 @pytest.mark.thorough
 def test_an_automation_calls_a_webhook_of_each_end(tmp_path: Path) -> None:
     """The page's recipe, with the address of a server that is there."""
-    (recipe,) = [block.text for block in blocks(HERE / "docs/scheduling.md") if "CallWebhook" in block.text]
+    (recipe,) = [block.text for block in blocks(HERE / "docs/how-to/schedule.md") if "CallWebhook" in block.text]
     with listener() as (address, posted):
         exec(recipe.replace("https://example.org/nights", f"{address}/"), {})
         runs = {"first": trained(name="first", rounds=1)}

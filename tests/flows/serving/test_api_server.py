@@ -252,5 +252,5 @@ def test_damaged_profiles_of_the_users_are_one_clear_error(monkeypatch, tmp_path
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "profiles.toml"))
     (tmp_path / "profiles.toml").write_text(text)
-    with pytest.raises(UsageError, match=r"profiles\.toml cannot be read \(.*\); mend it"):
+    with pytest.raises(UsageError, match=r"profiles\.toml cannot be read \(.*\); repair it"):
         start_server(tmp_path)

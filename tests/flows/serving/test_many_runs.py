@@ -105,3 +105,19 @@ def test_a_script_that_trains_wherever_it_is_imported_is_told_so(tmp_path: Path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(says)
     assert done.stderr.count("Traceback") == 1
+
+
+@pytest.mark.thorough
+def test_a_script_that_comes_by_a_pipe_trains_on_workers_and_goes_on_when_it_comes_again(tmp_path: Path) -> None:
+    """Its file is `<stdin>`, which workers cannot run; its class has one digest in both processes."""
+    script = """
+import sys, torch, roundweave as rw
+class Net(torch.nn.Linear):
+    def __init__(self): super().__init__(64, 10)
+    def forward(self, images): return super().forward(images.flatten(1))
+print(rw.train(rw.TrainConfig(model=Net, rounds=int(sys.argv[1]), name="piped"), bar=False).done)
+"""
+    how = {"input": script, "capture_output": True, "text": True, "timeout": PATIENCE, "cwd": tmp_path}
+    for rounds in ("1", "2"):
+        done = subprocess.run([sys.executable, "-", rounds], check=False, **how)
+        assert (done.stdout, done.stderr) == (f"{rounds}\n", "")

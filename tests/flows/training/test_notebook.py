@@ -61,6 +61,43 @@ def test_a_notebook_shows_progress_and_an_interrupted_cell_says_so_in_a_line(
         assert "accuracy" in output.data["text/html"]
     *shown, error = notebook.cells[2].outputs
     assert [output.output_type for output in shown] == ["display_data"], shown
-    kept = "committed rounds are kept, `roundweave resume long` goes on"
+    kept = "committed rounds are kept; `roundweave resume long` continues"
     assert (error.output_type, error.traceback) == ("error", [f"interrupted; {kept}"])
     assert notebook.cells[3].outputs[0].data["text/plain"] == "('complete', 'interrupted')"
+
+
+OWN = """
+import torch
+import roundweave as rw
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 10)
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+"""
+GOES_ON = """
+config = rw.TrainConfig(model=Net, rounds={rounds}, executor="inline", name="own")
+rw.train(config).done
+"""
+
+
+@pytest.mark.filterwarnings("default")  # of nbclient's own libraries
+@pytest.mark.slow
+def test_a_notebook_that_is_run_again_goes_on_with_its_run(tmp_path: Path, monkeypatch) -> None:
+    """In another kernel, below a line that was added; a class that changed is refused in one line."""
+    import nbformat
+
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    texts = {"2": OWN, "3": f"# A comment.\n{OWN}", "4": OWN.replace("images.flatten(1)", "2 * images.flatten(1)")}
+    shown = []
+    for rounds, text in texts.items():
+        cells = [nbformat.v4.new_code_cell(each) for each in (text, GOES_ON.format(rounds=rounds))]
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        place = {"metadata": {"path": str(tmp_path)}}
+        nbclient.NotebookClient(notebook, timeout=PATIENCE, allow_errors=True, resources=place).execute()
+        shown.append(notebook.cells[1].outputs[-1])
+    assert [output.data["text/plain"] for output in shown[:2]] == ["2", "3"]
+    line, error = shown[2].traceback
+    assert "rw.train(config)" in line and "own is another experiment (model Net, of which Net changed)" in error

@@ -13,6 +13,7 @@ from tests.training import trained
 
 DATA = """
 from pathlib import Path
+import roundweave
 import torch
 
 HERE = Path({here!r})
@@ -28,6 +29,11 @@ def data(partition, partitions):
     if state == "not finite":
         inputs = inputs / 0
     return inputs, torch.arange(len(inputs)) % 2
+
+def careful(input):
+    if roundweave.partition().number == 2:
+        raise ValueError("rubbish")
+    return input
 
 def shared(partition, partitions):
     held_out = torch.ones(30, 3), torch.arange(30) % 2
@@ -66,6 +72,13 @@ def test_a_partition_that_cannot_be_read_is_refused_as_one_with_an_unsound_updat
         assert unread.verify().sound
 
 
+def test_a_partition_whose_examples_cannot_be_prepared_is_refused_too(run, tmp_path: Path) -> None:
+    unread = run("sound", transform=f"{tmp_path}/mine.py:careful", name="careless")
+    assert [[*unread.round(r).refused] for r in (1, 2)] == [[2]] * 2
+    assert "rubbish" in unread.round(1).refused[2]
+    assert unread.replay("all").identical
+
+
 @pytest.mark.parametrize("cohort", [None, 2])
 def test_held_out_examples_that_all_have_are_scored_without_it(run, cohort) -> None:
     unread = run("raises", 0, "shared", cohort=cohort)
@@ -73,12 +86,10 @@ def test_held_out_examples_that_all_have_are_scored_without_it(run, cohort) -> N
 
 
 def test_too_few_that_can_be_read_are_refused_before_a_round_by_number(run) -> None:
-    says = (
-        r"partition 2: .*mine.py:data\(2, 4\) failed with ValueError: rubbish .*; quorum needs 4 that can be read"
-    )
+    says = r"partition 2: .*mine.py:data\(2, 4\) failed with ValueError: rubbish .*; quorum needs 4 readable"
     with pytest.raises(DataError, match=says):
         run("raises", quorum=4, name="four")
-    with pytest.raises(DataError, match=r"partition 0: .*quorum needs 1 that can be read"):
+    with pytest.raises(DataError, match=r"partition 0: .*quorum needs 1 readable"):
         run("raises", 0, partitions=1, name="alone")
 
 

@@ -50,6 +50,7 @@ class Masked(nn.Module):
         self.register_buffer("mask", torch.full((2,), float("-inf")))
     def forward(self, inputs): return self.last(inputs) + 0 * self.mask.nan_to_num(neginf=0.0)
 def masked(): return Masked()
+def normed(): return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
 
 def data(): return """
 
@@ -86,7 +87,7 @@ def test_data_sets_within_others_are_read(given, value: str) -> None:
         ("raised(GeneratorExit())", "failed with GeneratorExit"),
         ("raised(asyncio.CancelledError())", "failed with CancelledError"),
         ("{'train': hub(), 'test': hub()}", "returns data sets by name; return one, or a pair"),
-        ("Pairs(False)", "labels are known only as they are read; give the data set all of them as targets"),
+        ("Pairs(False)", "labels are unknown before examples are read; give the data set all labels as targets"),
         ("hub(label=[None, *Y[1:]])", "have NaN or infinite targets, the first is number 0"),
         ("hub(x=[[None, 1.0, 2.0], *X[1:]])", "have NaN or infinite inputs, the first is number 0"),
         ("(X, Y - 1)", "label -1 of example . is out of range; labels start at 0, and quantities are floats"),
@@ -120,6 +121,17 @@ def test_sparse_embeddings_are_trained(given, algorithm: str) -> None:
 def test_what_takes_no_sparse_gradients_says_so(given) -> None:
     with pytest.raises(RoundFailed, match="give its Embedding sparse=False"):
         given("(WORDS, Y)", model="embedded", algorithm={"name": "fed_avg", "optimizer": "Adam", "lr": 0.01})
+
+
+@pytest.mark.parametrize(
+    "algorithm", [{"name": "fed_avg"}, {"name": "downpour", "push_every": 8, "fetch_every": 8}]
+)
+def test_a_last_batch_of_one_is_dropped_for_a_norm_of_batches(given, algorithm: dict) -> None:
+    """Each of 2 partitions has 36 examples, in batches of 5."""
+    with pytest.raises(RoundFailed, match="a batch has one example: give drop_last, or another batch_size"):
+        given("(X, Y)", algorithm={**algorithm, "batch_size": 5}, model="normed", rounds=3)
+    run = given("(X, Y)", algorithm={**algorithm, "batch_size": 5, "drop_last": True}, model="normed", rounds=3)
+    assert run.replay(1).identical
 
 
 def test_a_buffer_that_is_infinite_is_begun_with_and_forked(given, train, tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from roundweave.storage.errors import PlaceError, PlaceTaken, UsageError
 from roundweave.storage.places import objects
 from roundweave.storage.places.base import Place, beside, together
-from roundweave.storage.places.objects import MAKING
+from roundweave.storage.places.objects import MAKING, of_profile
 from roundweave.storage.places.schemes import place_of
 from tests.storage.conftest import thorough
 from tests.storage.places.s3_server import SECRET, free_port
@@ -51,6 +52,70 @@ def test_what_is_wrong_with_a_bucket_is_told_in_seconds(s3, monkeypatch, said) -
     assert said in refused(place)
     with pytest.raises(PlaceError, match=f"cannot read {place}/a: "):
         place.read("a")
+
+
+CONFIG = f"""
+[default]
+region = eu-west-1
+[profile work]
+region = us-west-2
+endpoint_url = {NOWHERE}
+[profile single]
+sso_session = corp
+aws_access_key_id = old
+aws_secret_access_key = old
+[profile role]
+role_arn = arn:aws:iam::1:role/x
+source_profile = work
+[profile bare]
+region = us-west-2
+"""
+CREDENTIALS = f"[work]\naws_access_key_id = tester\naws_secret_access_key = {SECRET}%x\naws_session_token = a=b\n"
+
+
+@pytest.fixture
+def profiles(monkeypatch, tmp_path: Path) -> Path:
+    """A home with profiles of AWS, and an environment without keys."""
+    (folder := tmp_path / ".aws").mkdir()
+    (folder / "config").write_text(CONFIG)
+    (folder / "credentials").write_text(CREDENTIALS)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return folder
+
+
+def test_a_profile_gives_what_the_environment_does_not(profiles: Path) -> None:
+    keys = {"aws_access_key_id": "tester", "aws_secret_access_key": f"{SECRET}%x", "aws_session_token": "a=b"}
+    work = {"AWS_PROFILE": "work"}
+    assert of_profile(work) == keys | {"region": "us-west-2", "endpoint_url": NOWHERE}
+    assert of_profile(work | {"AWS_DEFAULT_REGION": "here", "AWS_ENDPOINT_URL": "there"}) == keys
+    assert of_profile(work | {"AWS_ACCESS_KEY_ID": "mine"}) == of_profile(work | {"AWS_SKIP_SIGNATURE": "1"}) == {}
+    assert of_profile({}) == {"region": "eu-west-1"}
+    assert of_profile({"AWS_CONFIG_FILE": "/nowhere"}) == {}
+
+
+@pytest.mark.parametrize("name", ["single", "role", "bare", "none"])
+def test_a_profile_whose_keys_are_elsewhere_is_refused(profiles: Path, monkeypatch, name: str) -> None:
+    for key in KEYS:
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("AWS_PROFILE", name)
+    with pytest.raises(PlaceError, match=f"aws configure export-credentials --profile {name} --format env"):
+        place_of("s3://a/b").names()
+
+
+def test_a_file_of_profiles_that_is_broken_shows_no_keys(profiles: Path) -> None:
+    (profiles / "credentials").write_text(f"aws_secret_access_key = {SECRET}")
+    with pytest.raises(PlaceError, match=r"a file of AWS's profiles is broken \(MissingSection.*\); repair it$"):
+        of_profile({"AWS_PROFILE": "work"})
+
+
+def test_a_bucket_is_written_with_the_keys_of_a_profile(s3, profiles: Path, monkeypatch) -> None:
+    place = place_of(f"{s3.bucket()}/runs")
+    for key in (*KEYS, "AWS_ENDPOINT_URL", "AWS_REGION"):
+        monkeypatch.delenv(key)
+    (profiles / "config").write_text(CONFIG.replace(NOWHERE, s3.environment["AWS_ENDPOINT_URL"]))
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    place.write("a", b"x")
+    assert bytes(place.read("a") or b"") == b"x"
 
 
 def test_a_place_carries_no_credentials(s3) -> None:

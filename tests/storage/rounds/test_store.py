@@ -186,7 +186,7 @@ def test_a_run_without_its_attributes_is_told_what_to_restore(tiny, content, sai
     (path / "zarr.json").unlink()
     if content is not None:
         (path / "zarr.json").write_text(content)
-    line = f"{path}/zarr.json: it is {said}, and tells what the run is; restore the file from a copy"
+    line = f"{path}/zarr.json: it is {said}, and describes the run; restore the file from a copy"
     with pytest.raises(NotARun, match=re.escape(line)):
         RoundStore(path)
     (finding,) = [str(finding) for finding in verify(path).findings if finding.path == "zarr.json"]

@@ -40,6 +40,30 @@ def shown(tensor: torch.Tensor) -> np.ndarray:
     return tensor.to(torch.float32).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
+def test_names_of_partitions_lie_beside_their_numbers_and_select(tiny) -> None:
+    """An older run, without names, has the numbers alone."""
+    run = tiny.run({}, {"refused": (0,)}, names=("berlin", "paris"))
+    assert run.partition_names == ("berlin", "paris")
+    sent = run.tree["updates/scale"]
+    for array in (run.ds, sent, run.tree["metrics"].ds):
+        assert array["partition"].values.tolist() == [0, 1]
+        assert array["partition_name"].values.tolist() == ["berlin", "paris"]
+    assert "partition_name" not in run.tree["params"].ds.coords
+    wanted = shown(views(tiny.schema.layout.params, tiny.update(1, 1).direction)["scale"])
+    assert sent.set_xindex("partition_name").sel(round=1, partition_name="paris") == wanted
+    assert sent.swap_dims(partition="partition_name").sel(round=1, partition_name="paris") == wanted
+    second = run.round(2).updates["scale"]
+    assert (second["partition"].values.tolist(), second["partition_name"].values.tolist()) == ([1], ["paris"])
+    assert run.round(1).updates["scale"].sel(partition=1) == run.round(1).update_tensors("paris")["updates/scale"]
+    old = tiny.run({}, name="old")
+    assert [*old.partition_names] == [0, 1]
+    assert "partition_name" not in {
+        *old.ds.coords,
+        *old.tree["updates"].ds.coords,
+        *old.round(1).updates["scale"].coords,
+    }
+
+
 def test_a_data_set_has_the_committed_states_under_their_names(tiny, run) -> None:
     """So has the run, by item; a tied tensor has both its names."""
     ds = run.ds

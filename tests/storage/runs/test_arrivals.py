@@ -55,6 +55,15 @@ def test_the_history_has_the_mean_staleness_of_what_was_accepted_by_weight(run) 
     assert run.history()["staleness"].loc[1:].tolist() == pytest.approx([0, 10 / 21, 2])
 
 
+def test_they_have_the_names_of_partitions(tiny) -> None:
+    store = tiny.create(names=("paris", "berlin"))
+    tiny.serve(store, STALENESS, REFUSED)
+    run = Run(store.path)
+    assert run.arrivals()["partition_name"].tolist() == ["paris", "berlin"] * 3
+    legend = Plots(run).staleness().get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["paris", "berlin", "refused"]
+
+
 def test_where_rounds_waited_nothing_arrived(waiting) -> None:
     table = waiting.arrivals()
     assert (len(table), tuple(table.columns)) == (0, ARRIVAL)

@@ -82,6 +82,19 @@ def test_the_divergence_of_many_partitions_is_a_map(run, monkeypatch) -> None:
     np.testing.assert_array_equal(np.ma.filled(shown, np.nan), run.divergence()["relative"].loc[1:].T)
 
 
+def test_partitions_are_drawn_by_name(tiny, monkeypatch) -> None:
+    """One may be called as what became of updates is."""
+    run = tiny.run({"refused": (0,)}, {}, names=("refused", "paris$"))
+    assert [each.get_text() for each in Plots(run).divergence().get_legend().get_texts()] == [
+        "refused",
+        r"paris\$",
+    ]
+    assert [each.get_text() for each in Plots(run).refusals().get_yticklabels()] == ["refused", r"paris\$"]
+    monkeypatch.setattr("roundweave.storage.runs.figures.LINES", 1)
+    assert [each.get_text() for each in Plots(run).divergence().get_yticklabels()] == ["refused", r"paris\$"]
+    assert (Plots(run).named_rows, Plots(tiny.run({}, name="old")).named_rows) == (2, 0)
+
+
 def test_who_was_refused_has_its_colour(run) -> None:
     mesh = Plots(run).refusals().collections[0]
     shown = [[to_hex(mesh.to_rgba(cell)) for cell in row] for row in mesh.get_array()]
@@ -101,6 +114,12 @@ def test_a_map_leaves_a_gap_for_a_lost_round() -> None:
     shown = np.ma.filled(axes.collections[0].get_array(), np.nan)
     np.testing.assert_array_equal(shown, [[1, np.nan, 2], [3, np.nan, 4]])
     assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
+
+
+def test_the_only_cell_of_a_map_has_a_size() -> None:
+    axes = Figure().subplots()
+    draw_map(pd.DataFrame({"a": [1.0]}, index=[1]), axes, None)
+    assert axes.collections[0].get_coordinates().tolist() == [[[0.5, -0.5], [1.5, -0.5]], [[0.5, 0.5], [1.5, 0.5]]]
 
 
 @pytest.mark.parametrize("name", ["history", "divergence", "changes", "refusals"])

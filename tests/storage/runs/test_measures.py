@@ -120,3 +120,11 @@ def test_a_round_that_was_not_scored_is_not_the_best(tiny) -> None:
 def test_it_is_known_of_every_score_which_is_the_best() -> None:
     """A new score is one of shares, or it is told that the lowest is the best."""
     assert set(SCORES) - set(LOWEST) == {"accuracy", "top5", "token_accuracy"}
+
+
+def test_partitions_of_a_table_go_by_their_names(tiny) -> None:
+    run = tiny.run({}, {}, names=("paris", "berlin"))
+    table, numbers = run.divergence(), tiny.run({}, {}, name="old").divergence()
+    assert table["cosine"].columns.tolist() == ["paris", "berlin"]
+    assert table.columns.names == numbers.columns.names == ["measure", "partition"]
+    np.testing.assert_array_equal(table, numbers)

@@ -419,10 +419,29 @@ ELSEWHERE = ["../model-00001-of-00002.safetensors", "/etc/passwd", "sub/a.pt", "
 def test_an_index_leads_nowhere_else(tmp_path, shard) -> None:
     (tmp_path / "notes.txt").touch()
     refused(index(tmp_path, **{"fc.weight": shard}), "no checkpoint beside it")
-    path, linked = index(tmp_path), tmp_path / "model-00001-of-00002.safetensors"
+    (folder := tmp_path / "folder").mkdir()
+    path, linked = index(folder), folder / "model-00001-of-00002.safetensors"
     linked.symlink_to(linked.rename(tmp_path / "elsewhere.safetensors"))
-    with pytest.raises(CheckpointError, match="is a link"):
+    with pytest.raises(CheckpointError, match="is a link that leads out of the folder"):
         read_checkpoint(path)
+
+
+def test_a_snapshot_in_the_cache_of_hugging_face_leads_to_its_own_blobs_alone(tmp_path) -> None:
+    """As huggingface_hub lays it out: each file is a link to a blob that has its digest as name."""
+    (snapshot := tmp_path / "models--a--b/snapshots/c0ffee").mkdir(parents=True)
+    (blobs := tmp_path / "models--a--b/blobs").mkdir()
+    for number, path in enumerate(sorted(index(snapshot).parent.iterdir())):
+        path.rename(blobs / f"{number}")
+        path.symlink_to(f"../../blobs/{number}")
+    for place in (snapshot, snapshot / "model.safetensors.index.json"):
+        assert plain(read_checkpoint(place)) == plain(small())
+    (blobs / "0").rename(tmp_path / "0")
+    (blobs / "0").symlink_to(tmp_path / "0")
+    refused(snapshot, "is a link that leads out of the folder")
+    (tmp_path / "0").rename(blobs / "0")
+    blobs.rename(tmp_path / "others")
+    blobs.symlink_to(tmp_path / "others")
+    refused(snapshot, "is a link that leads out of the folder")
 
 
 def test_what_is_missing_is_named(tmp_path) -> None:

@@ -62,7 +62,7 @@ WRONG = [
     (lambda run: run.round(0).updates["scale"], "round 0 has no updates"),
     (lambda run: run.round(3), "it has rounds 0 to 2"),
     (lambda run: run.round(-4), "it has rounds 0 to 2"),
-    (lambda run: run.round(-1).owners, "has no split: nothing was dealt out"),
+    (lambda run: run.round(-1).owners, "has no split: partitions brought their own"),
 ]
 
 

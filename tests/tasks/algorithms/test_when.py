@@ -31,5 +31,5 @@ def test_what_is_stale_is_refused_or_scaled_by_hand() -> None:
 
 @pytest.mark.parametrize("option", ["buffer", "push_every", "fetch_every"])
 def test_numbers_begin_at_one(option: str) -> None:
-    with pytest.raises(UsageError, match="fetch_every, push_every and buffer begin at 1"):
+    with pytest.raises(UsageError, match="fetch_every, push_every and buffer must be 1 or more"):
         Asynchronous(**{option: 0})

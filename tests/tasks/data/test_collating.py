@@ -64,10 +64,13 @@ def test_a_batch_that_is_one_already_is_taken_as_it_is() -> None:
     ("batch", "says"),
     [
         ((torch.ones(2),), "a batch must be a pair of inputs and targets, or a dict with labels, not tuple"),
-        ((torch.ones(2), torch.ones(3)), r"arrays of shapes \(2,\), \(3,\); give each as many examples"),
-        ((torch.ones(0, 2), torch.ones(0)), r"arrays of shapes \(0, 2\), \(0,\); give .* at least one"),
-        ((torch.tensor(1.0), torch.tensor(2.0)), r"arrays of shapes \(\), \(\); give each"),
-        (({"a": torch.ones(2), "b": torch.ones(4)}, torch.ones(2)), r"arrays of shapes \(2,\), \(4,\), \(2,\)"),
+        (
+            (torch.ones(2), torch.ones(3)),
+            r"arrays have shapes \(2,\), \(3,\); give all the same number",
+        ),
+        ((torch.ones(0, 2), torch.ones(0)), r"arrays have shapes \(0, 2\), \(0,\); give .* at least one"),
+        ((torch.tensor(1.0), torch.tensor(2.0)), r"arrays have shapes \(\), \(\); give all"),
+        (({"a": torch.ones(2), "b": torch.ones(4)}, torch.ones(2)), r"arrays have shapes \(2,\), \(4,\), \(2,\)"),
         (("ab", torch.ones(2)), "a batch holds a str where an array of examples belongs"),
         ((np.array(["a", "b"]), torch.ones(2)), "do not stack to one array: TypeError"),
         ((None, torch.ones(2)), "a batch holds a NoneType where an array of examples belongs"),

@@ -60,6 +60,14 @@ def bars(ax) -> np.ndarray:
     return np.array([[(bar.get_x(), bar.get_width()) for bar in pieces] for pieces in ax.containers])
 
 
+def test_bars_go_by_the_names_of_partitions_and_those_of_some_by_their_own_numbers() -> None:
+    counts = counted(Given(apart=True), Split(4))
+    for table, called in ((counts.set_axis([*"abcd"]), "abcd"), (counts.loc[2:], "23")):
+        axes = draw_counts(table)
+        assert [text.get_text() for text in axes.get_yticklabels()] == [*called]
+        assert axes.get_yticks().tolist() == [*range(len(called))]
+
+
 def test_each_count_is_a_piece_of_its_partitions_bar() -> None:
     counts = counted(Given(), Split(2, "contiguous"))
     mine = Figure().subplots()

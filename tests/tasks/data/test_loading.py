@@ -158,6 +158,16 @@ def test_each_example_comes_once_a_pass(make: Make, name: str, size: int | None)
         assert sorted(chain.from_iterable(each)) == list(range(40))
 
 
+@pytest.mark.parametrize("name", ["data", "stream", "tensors", "grouped"])
+def test_a_pass_leaves_out_its_last_batch_if_that_is_asked_for(make: Make, name: str) -> None:
+    """Of 40 examples in batches of 7 there are 5 whole ones a pass; of 12, one."""
+    each = 1 if name == "grouped" else 5
+    drawn = numbers(make(name).batches(7, 2 * each, 0, whole=7))
+    assert [len(batch) for batch in drawn] == [7] * 2 * each
+    for one in (drawn[:each], drawn[each:]):
+        assert len({*chain.from_iterable(one)}) == 7 * each
+
+
 def test_a_grouped_reader_gives_its_groups_one_after_the_other(make: Make) -> None:
     drawn = numbers(make("grouped").batches(4, 6, seed=1))
     for each in (drawn[:3], drawn[3:]):
@@ -235,7 +245,7 @@ def test_a_stream_that_is_shorter_than_it_said_is_refused(make: Make) -> None:
     [
         ("broken", {}, r"mine.py:broken: ValueError: no \(line \d+ of .*mine.py\)$"),
         ("ragged", {}, "mine.py:ragged: examples do not stack to one array: RuntimeError: .*; pad them by"),
-        ("data", {"collate": "unequal"}, r"there are arrays of shapes \(9, 2\), \(8,\); give each as many"),
+        ("data", {"collate": "unequal"}, r"arrays have shapes \(9, 2\), \(8,\); give all the same"),
         ("dicts", {"transform": "negative"}, "^transform .*mine.py:negative failed with TypeError: bad"),
         ("tensors", {"collate": "noisy"}, r"^collate .*mine.py:noisy failed with TypeError: .* \(line \d+ of"),
     ],

@@ -237,7 +237,7 @@ def test_a_file_that_cannot_be_read_is_called_by_its_site(tmp_path: Path) -> Non
     (tmp_path / "examples.csv").write_text("x,label\n1,2\n,3\n")
     data = f"csv:{tmp_path}/examples.csv"
     partitions = Partitions(Each((find_source(data),)), Split(1), placement=Placement("site", ("berlin",)))
-    with pytest.raises(DataError, match=r"^partition 0 at site berlin: .*1 values are missing"):
+    with pytest.raises(DataError, match=r"^partition berlin: .*1 values are missing"):
         partitions.described(0)
 
 

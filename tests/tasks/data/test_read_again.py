@@ -14,7 +14,9 @@ from roundweave.tasks.data.sources.table import Each
 from roundweave.tasks.own_code.code import find_code
 
 KINDS = """
+import random
 import numpy as np
+import roundweave as rw
 import torch
 from torch.utils.data import Dataset
 
@@ -32,6 +34,28 @@ class Columns:
     def __len__(self): return 100
     def with_format(self, kind): return self
     def __getitem__(self, rows): return {"x": self.generator.random(100)[rows], "label": np.zeros(100, int)[rows]}
+
+ROWS = [(torch.tensor([float(number)]), number % 2) for number in range(100)]
+class Streamed(torch.utils.data.IterableDataset):
+    def __init__(self, shuffle): self.shuffle = shuffle
+    def __len__(self): return 100
+    def __iter__(self): return iter(self.shuffle([*ROWS]))
+def loader(**how): return rw.Stream(torch.utils.data.DataLoader(ROWS, batch_size=None, shuffle=True, **how), 100)
+def table(seed):
+    rows = __import__("datasets").Dataset.from_dict({"x": [[0.0, n] for n in range(100)], "label": [0, 1] * 50})
+    return rw.Stream(rows.to_iterable_dataset().shuffle(seed, buffer_size=50), 100)
+
+def by_random(): return Streamed(lambda rows: random.sample(rows, 100))
+def by_files(): return Streamed(lambda rows: rows[50:] + rows[:50] if random.random() < 0.5 else rows)
+def by_loader(): return loader()
+def by_seeds(): return Streamed(lambda rows: random.Random(0).sample(rows, 100))
+def by_advancing(): return loader(generator=torch.Generator().manual_seed(0))
+def by_table(): return table(None)
+def by_seeded_table(): return table(0)
+def before():
+    rows = [*ROWS]
+    random.shuffle(rows)
+    return Streamed(lambda _: rows)
 
 KEPT = Drawn(lambda generator: torch.rand(1, generator=generator))
 LABELS = torch.zeros(20, dtype=torch.int64)
@@ -56,7 +80,7 @@ def noisy(x): return x + torch.rand(x.shape)
 OWN = torch.Generator().manual_seed(0)
 def unseeded(x): return x + torch.rand(x.shape, generator=OWN)
 """
-OTHERS = ["arrays", "last", "held_out", "kept", "apart"]
+OTHERS = ["arrays", "last", "held_out", "kept", "apart", "before", "by_table"]
 
 
 @pytest.fixture
@@ -72,7 +96,7 @@ def test_examples_that_are_others_at_each_reading_are_refused(partitions, name: 
         partitions(name).check_again(0)
 
 
-AGAIN = "batches are others when they are prepared again, so no round could be replayed"
+AGAIN = "batches differ when they are prepared again, so no round could be replayed"
 
 
 @pytest.mark.parametrize("name", ["in_order", "columns"])
@@ -81,7 +105,14 @@ def test_a_data_set_whose_own_state_decides_its_examples_is_refused(partitions, 
         partitions(name).check_again(0)
 
 
-@pytest.mark.parametrize("name", ["seeded", "by_torch", "by_numpy", "sound"])
+@pytest.mark.parametrize("name", ["by_random", "by_files", "by_loader", "by_advancing"])
+def test_a_stream_that_each_map_would_read_in_another_order_is_refused(partitions, name: str) -> None:
+    """Rows of a stream that are held out, or another partition's, would else be trained on."""
+    with pytest.raises(DataError, match=r"when it is read again|another order of them, with each seed of torch"):
+        partitions(name).check_again(0)
+
+
+@pytest.mark.parametrize("name", ["seeded", "by_torch", "by_numpy", "sound", "by_seeds", "by_seeded_table"])
 def test_examples_that_are_the_same_and_draws_that_are_seeded_pass(partitions, name: str) -> None:
     partitions(name).check_again(0)
 

@@ -44,6 +44,15 @@ def test_a_killed_worker_is_told_in_one_line(equal, client, fields, do, caplog) 
     assert re.fullmatch(r"worker tcp://127\.0\.0\.1:\d+ is lost; mapped again in round 3: partition 2 to 3", line)
 
 
+def test_a_map_of_another_run_on_the_same_workers_is_not_told_of(train, client, fields, do, caplog) -> None:
+    """Although a worker's last heartbeat was that of the other run's map."""
+    do("time.sleep(3)", 2)
+    executor = GraphExecutor(client, Setting(worker_timeout=60))
+    train(executor, 1, **fields | {"rounds": 1}, name="other")
+    train(GraphExecutor(client, Setting(worker_timeout=1)), 1, **fields, name="there")
+    assert lines(caplog) == []
+
+
 @pytest.mark.thorough
 def test_rounds_whose_worker_is_killed_are_replayed_elsewhere(train, client, fields, do, tmp_path, caplog) -> None:
     job = replay_job(train(**fields, name="run"), fields, tmp_path)

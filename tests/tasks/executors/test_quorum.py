@@ -41,7 +41,7 @@ def test_a_late_partition_is_absent_by_name_and_answers_a_later_round(train, cli
     assert run.verify().sound
     told = [line for line in lines(caplog) if line.startswith("partition")]
     assert told == [
-        "partition 1 has not answered in 2 s: round 2 goes on without it",
+        "partition 1 has not answered in 2 s: round 2 continues without it",
         f"partition 1 answers again in round {max(absent) + 1}",
     ]
 

@@ -118,9 +118,9 @@ def test_equal_networks_of_the_largest_numbers_have_a_finite_mean(coefficients) 
     "coefficients", [(1,), (1, 1, 1), (), (0, 0), (-1, 1), (NAN, 1), (1, NAN), (INFINITE, 1), (1, -INFINITE)]
 )
 def test_coefficients_that_do_not_fit_are_refused(coefficients) -> None:
-    with pytest.raises(UsageError, match="2 networks need as many coefficients"):
+    with pytest.raises(UsageError, match="2 networks need 2 coefficients"):
         average(networks(1.0, 3.0), coefficients)
-    with pytest.raises(UsageError, match="2 networks need as many coefficients"):
+    with pytest.raises(UsageError, match="2 networks need 2 coefficients"):
         average(networks(1.0, 3.0), (1, 1), {"fc1": coefficients})
 
 

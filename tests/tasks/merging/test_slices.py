@@ -61,7 +61,7 @@ def test_a_scale_leaves_integers_and_is_refused_where_it_is_for_no_tensor() -> N
     ]
     with pytest.raises(UsageError, match="filter 'mlp' is in the name of no tensor; there are model"):
         stacked([Slice(network="a", layers=(0, 1), scale=(Rule(filter="mlp", value=0), Rule(value=1)))], networks)
-    with pytest.raises(UsageError, match=r"scale has no value for model\.layers\.0\.o\.weight; end it"):
+    with pytest.raises(UsageError, match=r"scale has no value for model\.layers\.0\.o\.weight; end the list"):
         stacked([Slice(network="a", layers=(0, 1), scale=(Rule(filter="q", value=0),))], networks)
 
 
@@ -69,9 +69,9 @@ REFUSED = {
     "too far": ([("a", 1, 4)], "a has no layer model.layers.3; layers are numbered from 0"),
     "two stems": (
         [("a", 0, 1), ("other", 0, 1)],
-        "one stack of layers, as model.layers.0, and here is h.0, model",
+        "one stack of layers, as model.layers.0, not h.0, model",
     ),
-    "no layers": ([("flat", 0, 1)], "one stack of layers, as model.layers.0, and here is none"),
+    "no layers": ([("flat", 0, 1)], "one stack of layers, as model.layers.0, not none"),
     "unlike": ([("a", 0, 1), ("wide", 0, 1)], "model.layers.0 of wide has other tensors than the first"),
     "unknown end": ([("a", 0, 1), ("odd", 0, 1)], "strange: its name does not say if it is before or after"),
 }

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import pickle
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from roundweave.storage.errors import CodeError
+from roundweave.storage.values.hashing import json_digest
 from roundweave.tasks.own_code.code import Code, Ran, find_code, is_reference
 from tests.rows import but_first
 
@@ -108,11 +111,67 @@ def test_what_a_kept_pickle_imports_is_in_its_digest(tmp_path, monkeypatch) -> N
 
     assert "later.depth" in dict(find_code(inside).definitions)
     code = find_code(functools.partial(importlib.import_module("helper").width))
-    assert [*dict(code.definitions)] == ["helper.width"]
+    assert [*dict(code.definitions)] == ["partial", "helper.width"]
     assert code.now() == code
     write(tmp_path, helper="def width(): return 4\n")
     assert code.now().changed(code) == ["helper.width"]
     assert code.now().digest != code.digest
+
+
+CELLS = """
+import abc, dataclasses, enum, torch
+import roundweave as rw
+WORDS, START = {"alpha", "beta", "gamma"}, torch.arange(3.0)
+Kind = enum.Enum("Kind", "A B")
+
+class Net(torch.nn.Module, abc.ABC):
+    def forward(self, x, how="relu"):
+        return START if how in {"relu", "tanh", "gelu"} and how not in WORDS else Kind.A
+
+class Own(rw.Plugin):
+    least: float = 0.5
+
+@dataclasses.dataclass(frozen=True)
+class Half(rw.Mean):
+    by: float = 0.5
+    def finish(self, state, node):
+        return super().finish(state, node)
+"""
+
+
+def digests_of_cells(text: str, file: str) -> list[str]:
+    """The digests of classes whose text stands in this process as in a notebook's kernel."""
+    kernel: dict[str, Any] = {"__name__": "__main__", "__file__": file}
+    exec(compile(text, file, "exec"), kernel)
+    return [find_code(kernel[name]).digest for name in ("Net", "Own", "Half")]
+
+
+def test_code_that_is_run_again_has_the_same_digest_in_every_kernel_and_at_every_place() -> None:
+    """In processes whose sets are in other orders, beside a comment, and in files of other names."""
+    comment = "# A comment." + chr(10)
+
+    def told(seed: int, text: str, file: str) -> list[str]:
+        line = [sys.executable, "-c", f"from {__name__} import *; print(*digests_of_cells({text!r}, {file!r}))"]
+        environment = os.environ | {"PYTHONHASHSEED": f"{seed}"}
+        return subprocess.run(line, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    assert told(1, CELLS, "kernel_1/2.py") == told(2, f"{comment}{CELLS}", "kernel_2/3.py")
+    assert digests_of_cells(CELLS, "kernel_2/3.py") == digests_of_cells(f"{comment}{CELLS}", "kernel_2/4.py")
+
+
+@pytest.mark.parametrize(("old", "new"), [("3.0)", "4.0)"), ("alpha", "delta"), ("tanh", "silu"), ("0.5", "0.7")])
+def test_what_changes_in_code_without_a_file_is_in_its_digest(old: str, new: str) -> None:
+    before, after = (digests_of_cells(text, "1.py") for text in (CELLS, CELLS.replace(old, new)))
+    changed = [one != other for one, other in zip(before, after, strict=True)]
+    assert changed == ([False, True, True] if old == "0.5" else [True, False, False])
+
+
+def test_a_pickle_of_another_python_is_refused_and_one_of_before_has_its_digest() -> None:
+    code = find_code(lambda: 3)
+    with pytest.raises(CodeError, match=r"<lambda>: Python 3\.2 kept it, and Python 3\.\d+ cannot run it$"):
+        replace(code, python="3.2").load()
+    before = replace(code, python="", definitions=())
+    assert before.load()() == 3 and before.digest == json_digest([code.name, code.pickled])
 
 
 def test_a_constant_that_was_set_in_the_process_is_refused(tmp_path, monkeypatch) -> None:

@@ -27,7 +27,7 @@ def test_patience_and_the_best_round_go_by_the_score_that_is_configured(train) -
     assert run.done == best + 2
     assert run.stop == f"2 scores without a better accuracy than {accuracy[best]:.6g}"
     assert run.best().number == run.round("best").number == best
-    with pytest.raises(UsageError, match="best goes by best = accuracy, not loss"):
+    with pytest.raises(UsageError, match="best has best = accuracy, not loss"):
         train(**fields, best="loss", name="best")
     by_loss = train(**fields, name="by-loss")
     loss = by_loss.history()["loss"].to_numpy()[1:]

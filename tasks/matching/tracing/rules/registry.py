@@ -55,7 +55,7 @@ class Site:
         self.apart(batch)
 
     def reads(self, axes: Axes | None, what: str, size: int | None = None) -> TypeGuard[UnitNumbers]:
-        """Whether these are numbers of this kind, of as many units; they then count as understood."""
+        """Tell whether these are numbers of this kind, of as many units; they then count as understood."""
         known = isinstance(axes, UnitNumbers) and axes.what == what and size in (None, axes.of[0].size)
         if known:
             self.read.append(cast("UnitNumbers", axes))
@@ -83,14 +83,14 @@ RULES: dict[str, Rule] = {}
 
 
 def rule_of(operation: OpOverload) -> Rule | None:
-    """The rule of an operation; None if there is none."""
+    """Return the rule of an operation; None if there is none."""
     name = operation_name(operation).removeprefix("aten::")
     pointwise = "pointwise" if is_pointwise(operation) else ""
     return RULES.get(name) or RULES.get(name.removesuffix("_")) or RULES.get(pointwise)
 
 
 def rule(*names: str) -> Callable[[R], R]:
-    """A decorator that registers a rule for operations of these names, without a trailing underscore.
+    """Return a decorator that registers a rule for operations of these names, without a trailing underscore.
 
     One text may hold several names. Names outside of ATen begin with their library, as in ``torchvision::nms``.
 
@@ -113,5 +113,5 @@ def dimensions(dim: Any, rank: int) -> list[int]:
 
 
 def tensors(arguments: Mapping[str, Any]) -> list[Axes]:
-    """The axes of those arguments of an operation that are tensors, in order."""
+    """Return the axes of those arguments of an operation that are tensors, in order."""
     return [value for value in arguments.values() if is_axes(value)]

@@ -38,7 +38,7 @@ def _topk(site: Site, self: Axes, dim: int = -1, sorted: bool = True, **_: Any) 
 
 @rule("sort")
 def _sort(site: Site, self: Axes, descending: bool = False, **more: Any) -> Result:
-    """One axis of unit numbers in their order gives rows in runs, one for each unit."""
+    """Return one axis of unit numbers in their order gives rows in runs, one for each unit."""
     if len(self) != 1 or descending or not site.reads(self, "units"):
         return ordered(site, self, **more)
     rows = Atom(self[0].size, runs=self.of[0])

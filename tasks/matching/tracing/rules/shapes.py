@@ -32,19 +32,19 @@ def _elementwise(site: Site, **arguments: Any) -> Axes:
 
 @rule("to type_as")
 def _converted(site: Site, self: Axes, **_: Any) -> Axes:
-    """The other tensor only gives the type, and may have any shape."""
+    """Return the other tensor only gives the type, and may have any shape."""
     return self
 
 
 @rule("empty empty_permuted fill full full_like new_empty ones scalar_tensor zero zeros")
 def _uniform(site: Site, **_: Any) -> Axes:
-    """All elements are equal, so their order means nothing."""
+    """Return all elements are equal, so their order means nothing."""
     return new_axes(site.shape)
 
 
 @rule("rand randn rand_like randn_like normal")
 def _noise(site: Site, **more: Any) -> Axes:
-    """What training draws is drawn alike for all elements, so their order means nothing."""
+    """Return what training draws is drawn alike for all elements, so their order means nothing."""
     if is_axes(more.get("mean")) or is_axes(more.get("std")):
         raise Unknown
     return new_axes(site.shape, None if site.training else f"{site.name} draws it")
@@ -58,7 +58,7 @@ def _numbered(site: Site, **more: Any) -> Axes:
 
 
 def stack(tensors: Sequence[Axes]) -> Axes:
-    """The axes of tensors stacked along a new first axis.
+    """Return the axes of tensors stacked along a new first axis.
 
     Each tensor keeps its own units: they become choices by the index on the new axis.
     """
@@ -75,7 +75,7 @@ def stack(tensors: Sequence[Axes]) -> Axes:
 
 
 def cat(tensors: Sequence[Axes], place: int) -> Axes:
-    """The axes of tensors concatenated along the axis at a place."""
+    """Return the axes of tensors concatenated along the axis at a place."""
     for axes in tensors[1:]:
         for d, axis in enumerate(axes):
             if d != place:
@@ -84,7 +84,7 @@ def cat(tensors: Sequence[Axes], place: int) -> Axes:
 
 
 def view(axes: Axes, shape: Sequence[int]) -> Axes:
-    """The axes of a tensor that is viewed in another shape."""
+    """Return the axes of a tensor that is viewed in another shape."""
     viewed: Axes = []
     for run, sizes in _view_groups(axes, shape):
         if len(run) == 1 and len(sizes) == 1:
@@ -174,7 +174,7 @@ def _repeat(site: Site, self: Axes, **_: Any) -> Axes:
 
 
 def _replaced(axes: Axes, place: int, *new: Atom) -> Axes:
-    """The axes with the one at a place replaced by others."""
+    """Return the axes with the one at a place replaced by others."""
     return [*axes[:place], *new, *axes[place + 1 :]]
 
 
@@ -232,7 +232,7 @@ def _is_pinned(axis: Atom) -> bool:
 
 
 def _at_index(axes: Axes, place: int, index: int, *left: Atom) -> Axes:
-    """The axes at one index of a pinned axis, at each of which the other axes may have different units."""
+    """Return the axes at one index of a pinned axis, at each of which the other axes may have different units."""
     beside = axes[place].whole
     if beside is not None:
         axes = [axis.at(beside, index % beside.size) for axis in axes]
@@ -251,7 +251,7 @@ def _index(site: Site, self: Axes, indices: Sequence[Axes | None]) -> Axes:
 
 
 def _looked_up(site: Site, self: Axes, places: Sequence[int], indices: Sequence[Axes], why: str) -> Axes:
-    """The axes besides those along which parts are looked up, which are pinned for the reason `why`.
+    """Return the axes besides those along which parts are looked up, which are pinned for the reason `why`.
 
     They are not if each index is the number of one of their units: another order of these changes both.
     """
@@ -273,7 +273,7 @@ def _looked_up(site: Site, self: Axes, places: Sequence[int], indices: Sequence[
 def _index_put(
     site: Site, self: Axes, indices: Sequence[Axes | None], values: Axes, accumulate: bool = False
 ) -> Axes:
-    """The written values have the axes that reading at the same indices would give."""
+    """Return the written values have the axes that reading at the same indices would give."""
     if any(index is not None and len(index) != 1 for index in indices):
         raise Unknown  # it cannot be told from a mask over several axes
     size, order = self[0].size, indices[0]

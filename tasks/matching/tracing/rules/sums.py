@@ -21,7 +21,10 @@ from roundweave.tasks.matching.tracing.rules.shapes import cat, stack
 
 
 def summed_product(site: Site, equation: str, *factors: Axes) -> Axes:
-    """The axes of a product by an equation of `torch.einsum` with an arrow; axes of length 1 are broadcast."""
+    """Return the axes of a product by an equation of `torch.einsum` with an arrow.
+
+    Axes of length 1 are broadcast.
+    """
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     if not arrow or any(len(set(term) - {"."}) != len(term.replace("...", "")) for term in terms):
@@ -220,7 +223,7 @@ def _recurrent(site: Site, input: Axes, hx: Any, params: Sequence[Axes], num_lay
 
 
 def _cell(gates: int, inputs: Atom, params: Sequence[Axes]) -> Atom:
-    """The units of a layer, of its state as of its cell."""
+    """Return the units of a layer, of its state as of its cell."""
     if len(params) in (3, 5):
         raise Unknown  # a last matrix projects the state, which then has other units than the cell
     unify(params[0][1], inputs)
@@ -231,7 +234,7 @@ def _cell(gates: int, inputs: Atom, params: Sequence[Axes]) -> Atom:
 
 
 def _final(units: Sequence[Atom], batch: Atom) -> Axes:
-    """The axes (layer x direction, example, unit) of final states; each layer has its own units."""
+    """Return the axes (layer x direction, example, unit) of final states; each layer has its own units."""
     layers, own = stack([[each] for each in units])
     return [layers, batch, own]
 

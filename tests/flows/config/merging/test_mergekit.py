@@ -95,7 +95,7 @@ def test_one_slice_of_all_layers_is_whole_networks(tmp_path) -> None:
     place = str(tmp_path / "a.safetensors")
     save_file({f"layers.{i}.weight": torch.zeros(1) for i in range(12)}, place)
     assert read(tmp_path, SLICES.format(place, 12))["networks"] == (place, place)
-    with pytest.raises(UsageError, match=r"layer_range \[0, 8\]: .* has 12 layers, only all are merged here"):
+    with pytest.raises(UsageError, match=r"layer_range \[0, 8\]: .* has 12 layers, and a merge needs all"):
         read(tmp_path, SLICES.format(place, 8))
 
 

@@ -112,7 +112,7 @@ def test_a_device_that_is_not_there_is_one_line(executor: str, capsys: pytest.Ca
 def test_where_no_worker_has_an_accelerator_auto_takes_the_processor_and_says_so(train, capsys) -> None:
     run = train(**FIELDS, device="auto")
     assert run.config["device"] == "cpu"
-    assert "maps are computed on cpu: not every process has an accelerator" in capsys.readouterr().err
+    assert "training on cpu: not every process has an accelerator" in capsys.readouterr().err
 
 
 def test_auto_is_the_processor_where_this_process_has_nothing_else() -> None:

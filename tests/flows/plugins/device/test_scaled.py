@@ -148,5 +148,5 @@ def test_other_maps_of_local_steps_train_in_float16(fields: dict[str, Any], trai
 def test_a_network_of_one_parameter_has_no_place_for_the_scale() -> None:
     small = Objective(ModelSpec("linear", (1,), 1, "float32", seed=0), "mse")
     one = replace(small.initial(), params={"float32": torch.zeros(1)})
-    with pytest.raises(rw.UsageError, match="carries two numbers, and needs as many parameters; give bf16"):
+    with pytest.raises(rw.UsageError, match="needs a network of two parameters or more; give bf16"):
         Scaled(LOCAL)(small, one, rw.Examples(torch.ones(3, 1), torch.zeros(3)), {}, 0)

@@ -19,6 +19,7 @@ from roundweave.storage.runs.names import holders
 from roundweave.tasks.data.description import columns_of
 from tests.flows import nights
 from tests.flows.command.in_process import run as command
+from tests.rows import second
 
 OWN = """
 import torch
@@ -29,8 +30,10 @@ def part(partition, partitions, shift=0.0, missing=0):
 """
 
 
-def table(rows: int = 600, classes: tuple[str, ...] = ("cat", "dog"), shift: float = 0.0) -> pd.DataFrame:
-    drawn = np.random.default_rng(0)
+def table(
+    rows: int = 600, classes: tuple[str, ...] = ("cat", "dog"), shift: float = 0.0, seed: int = 0
+) -> pd.DataFrame:
+    drawn = np.random.default_rng(seed)
     columns = {"age": drawn.normal(4 + shift, 1, rows), "flag": drawn.integers(0, 2, rows)}
     return pd.DataFrame(columns | {"kind": np.array(classes)[drawn.integers(0, len(classes), rows)]})
 
@@ -94,7 +97,7 @@ def test_a_night_that_has_drifted_is_rejected_before_it_trains(trained, tmp_path
 
 @pytest.mark.thorough
 def test_a_night_that_fits_neither_gate_nor_validation_data_is_rejected_for_its_drift(trained, tmp_path) -> None:
-    table(300).to_csv(tmp_path / "validation.csv", index=False)
+    table(300, seed=1).to_csv(tmp_path / "validation.csv", index=False)
     gate = {"validation": f"csv:{tmp_path}/validation.csv", "accept": "validation_accuracy >= 0.1"}
     gate |= {"best": "validation_accuracy", "drift": "refuse", "start_from": "night-*@-1"}
     assert trained(table(), "night-1", **gate).status == "complete"
@@ -192,7 +195,7 @@ def test_the_command_ends_with_3_and_shows_what_has_drifted(trained, capsys) -> 
 def test_one_shifted_first_night_does_not_reject_the_good_ones_beside_a_fixed_reference(
     trained, tmp_path: Path, capfd, fixed: str
 ) -> None:
-    table(rows=300).to_csv(tmp_path / "fixed.csv", index=False)
+    table(rows=300, seed=1).to_csv(tmp_path / "fixed.csv", index=False)
     nightly = {"drift": "refuse", "target": "kind", fixed: f"csv:{tmp_path}/fixed.csv"}
     nightly |= {"start_from": "champion@-1", "promote": "champion", "accept": "loss < 9"}
     first = trained(table(shift=1.5), "first", **nightly)
@@ -207,3 +210,34 @@ def test_one_shifted_first_night_does_not_reject_the_good_ones_beside_a_fixed_re
 def test_a_reference_that_cannot_be_read_is_said(trained, tmp_path: Path) -> None:
     with pytest.raises(rw.RoundweaveError, match=r"absent\.csv"):
         trained(table(), "a", target="kind", reference=f"csv:{tmp_path}/absent.csv")
+
+
+def halved(row):
+    return row / 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [({"drift": "refuse"}, "rejected"), *second(({}, "complete"), ({"drift": "refuse", "again": 1}, "complete"))],
+)
+def test_rows_that_are_validation_data_are_counted_and_rejected(
+    trained, tmp_path: Path, capfd, fields: dict[str, Any], status: str
+) -> None:
+    """Rows 300 to 364 of the day, 25 of them twice, are validation data, whose own rows may be equal by chance."""
+    fixed, day = table(200, seed=1), table(300, seed=2)
+    again = fixed.head(fields.pop("again", 0))
+    pd.concat([fixed, again]).to_csv(tmp_path / "fixed.csv", index=False)
+    rows = pd.concat([day, fixed.head(40), fixed.head(25)])[["flag", "age", "kind"]]
+    fields |= {"validation": f"csv:{tmp_path}/fixed.csv", "target": "kind", "transform": halved}
+    run = trained(rows, "night-1", **fields)
+    dealt = rw.Partitions(rw.find_source(f"csv:{tmp_path}/night-1.csv", "kind"), rw.Split(2))
+    known = np.concatenate([dealt.rows(partition, 0) for partition in range(2)])
+    both, twice = (known >= 300).sum(), len(known) - len({row - 40 * (row >= 340) for row in known})
+    said = f"{both} of {len(known)} rows to train on are validation data, too"
+    told = capfd.readouterr().err
+    assert said in told
+    assert f"{twice} of {len(known)} rows to train on are there before" in told
+    assert run.status == status
+    assert status == "complete" or run.judgement.reasons[0].startswith(said)
+    assert trained(day, "night-2", **fields).status == "complete"
+    assert "rows to train on" not in capfd.readouterr().err

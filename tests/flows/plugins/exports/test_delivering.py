@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +22,9 @@ from roundweave.flows.plugins.scheduled.checking import check
 from roundweave.flows.plugins.scheduled.dates import dated
 from roundweave.storage.errors import PlaceError, UsageError
 from roundweave.storage.runs.names import holder_of
-from tests.flows.command.in_process import run
+from tests.flows.command.in_process import WITHOUT_PREFECT, run
 from tests.flows.nights import night, trained
+from tests.test_docs import HERE
 
 
 def exported(folder: Path) -> torch.Tensor:
@@ -67,6 +72,22 @@ def test_mlflow_predicts_from_a_table_whatever_the_order_of_its_columns_and_foll
         mlflow.MlflowClient().get_model_version_by_alias("roundweave", "champion")
 
 
+@pytest.mark.dear("MLflow and its registry, which take seconds to import and to begin")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The ``noload`` loader strategy")
+def test_models_lie_beside_a_database_in_a_file_wherever_the_process_was(tmp_path, monkeypatch) -> None:
+    """As a worker of a pool trains each night in a folder that goes when the night ends."""
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    trained(name="first", export="mlflow", promote="champion", root=tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(tmp_path / "gone")
+    assert mlflow.pyfunc.load_model("models:/roundweave@champion").predict(
+        np.zeros((1, 1, 8, 8), np.float32)
+    ).shape == (1, 10)
+
+
 def test_bytes_are_scaled_as_in_training(tmp_path, monkeypatch) -> None:
     pyfunc = pytest.importorskip("mlflow.pyfunc")
     images = np.random.default_rng(0).integers(0, 256, (60, 4, 4), dtype=np.uint8)
@@ -77,6 +98,22 @@ def test_bytes_are_scaled_as_in_training(tmp_path, monkeypatch) -> None:
     scaled = torch.tensor(images / 255, dtype=torch.float32).flatten(1)
     predicted = torch.tensor(np.asarray(pyfunc.load_model(str(folder)).predict(images)))
     assert torch.allclose(predicted, scaled @ weight.T + bias, atol=1e-5)
+
+
+@pytest.mark.parametrize("encode", ["one-hot", "ordinal"])
+def test_a_table_with_texts_is_encoded_as_in_training(tmp_path, encode) -> None:
+    pyfunc = pytest.importorskip("mlflow.pyfunc")
+    table = pd.DataFrame({"city": ["Rome", "Oslo", "Paris"] * 20, "age": range(60), "ill": [0, 1] * 30})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    night = trained(data=f"csv:{tmp_path}/t.csv", name="a", encode=encode, lr=1e-4)
+    folder = write_folder(night, night.round(2), str(tmp_path / "out"), pyfunc=True)
+    weight, bias = (night.round(2).tensors[name] for name in ("1.weight", "1.bias"))
+    rows = [[0, 0, 1, 7], [1, 0, 0, 8]] if encode == "one-hot" else [[2, 7], [0, 8]]
+    given = pd.DataFrame({"age": [7.0, 8.0], "city": ["Rome", "Oslo"]})
+    predicted = np.asarray(pyfunc.load_model(str(folder)).predict(given))
+    assert np.allclose(predicted, (torch.tensor(rows).float() @ weight.T + bias).numpy(), atol=1e-5)
+    with pytest.raises(ValueError, match="column 'city' has 'Lima', which is unknown"):
+        pyfunc.load_model(str(folder)).predict(given.assign(city="Lima"))
 
 
 PACKAGE = """
@@ -164,6 +201,32 @@ def test_an_export_that_fails_leaves_a_complete_run_and_the_next_attempt_exports
     assert torch.equal(exported(tmp_path / "file/out"), stored.round(2).tensors["1.weight"])
 
 
+KILLED = """
+import os, signal
+from roundweave.flows.plugins.exports import delivering
+from tests.flows.nights import trained
+delivering.deliver_champion = lambda *where: os.kill(os.getpid(), signal.SIGKILL)
+trained(name="second", rounds=3, export="current", promote="champion")
+"""
+
+
+def test_what_a_killed_process_left_behind_goes_to_the_champion_the_next_night(tmp_path) -> None:
+    """A process is killed after its run took the alias, before its network was written."""
+    current = {"export": f"{tmp_path}/current", "promote": "champion"}
+    trained(name="first", **current)
+    env = WITHOUT_PREFECT | {"PYTHONPATH": str(HERE)}
+    killed = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=env, check=False)
+    second = rw.open_run("second")
+    assert (killed.returncode, second.status) == (-signal.SIGKILL, "complete")
+    assert torch.equal(exported(tmp_path / "current"), rw.open_run("first").round(2).tensors["1.weight"])
+    trained(name="third", accept="loss < 0", **current)
+    assert holder_of(tmp_path / "runs", "champion") == "second"
+    assert torch.equal(exported(tmp_path / "current"), second.round(3).tensors["1.weight"])
+    before = (tmp_path / "current").stat().st_ino
+    trained(name="fourth", accept="loss < 0", **current)
+    assert (tmp_path / "current").stat().st_ino == before, "what is of the champion is not written again"
+
+
 def test_what_cannot_be_exported_is_refused_before_the_training(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "others").mkdir()
@@ -174,7 +237,7 @@ def test_what_cannot_be_exported_is_refused_before_the_training(tmp_path, monkey
     }.items():
         with pytest.raises(UsageError, match=says):
             trained(name="first", export=export)
-    with pytest.raises(UsageError, match="others holds what no export wrote"):
+    with pytest.raises(UsageError, match="others has files that no export wrote"):
         check(night(name="first", export="others"))  # as serving begins
     assert night(export="out/{date:%Y.%m.%d}/").export == ("out/{date:%Y.%m.%d}/",)
     monkeypatch.setattr("roundweave.flows.plugins.exports.find_spec", lambda name: None)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -186,7 +187,7 @@ def test_the_card_says_what_the_round_is(stored, train, tmp_path) -> None:
     write_folder(later, which, str(tmp_path / "out"))
     for said in (
         *("# second, round 2", "| run | second, complete, fed_avg, 2 partitions |"),
-        *(f"| chain | {which.chain} |", "| parent | plain@1 |", "| code | mlp |", f"torch {torch.__version__}"),
+        *(f"| chain | {which.chain} |", "| parent | plain@1 |", "| code | mlp |", f"torch {version('torch')}"),
         f"digest {later.attributes['data']['digest']} |",
         f"| loss | {which.score.loss:.4f} |\n| accuracy | {which.score.accuracy:.2%} |",
     ):
@@ -272,7 +273,7 @@ def test_a_folder_is_replaced_by_force_and_only_if_an_export_wrote_it(stored, tm
     folder.mkdir()
     assert run(capsys, "export", "plain@1", "--to", str(folder))[0] == 0
     (folder / "stale").touch()
-    said = f"{folder} is there already; give another name, or --force to replace it"
+    said = f"{folder} exists already; give another name, or --force to replace it"
     assert refused(capsys, "export", "plain@2", "--to", str(folder)) == (2, said)
     assert (folder / "stale").exists()
     assert run(capsys, "export", "plain@2", "--to", f"{folder}/", "--force")[0] == 0
@@ -285,7 +286,7 @@ def test_a_folder_is_replaced_by_force_and_only_if_an_export_wrote_it(stored, tm
     others.mkdir()
     (others / "README.md").write_text("# Mine\n")
     for given in ((), ("--force",)):
-        said = f"{others} holds what no export wrote; give another folder"
+        said = f"{others} has files that no export wrote; give another folder"
         assert refused(capsys, "export", "plain@2", "--to", str(others), *given) == (2, said)
     assert names(others) == ["README.md"]
     assert [path.name for path in tmp_path.glob(".*")] == []

@@ -6,10 +6,14 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 import roundweave as rw
 from roundweave.flows.planning.naming import find
+from roundweave.flows.plugins.gate.giving import give_by_hand
 from roundweave.flows.plugins.gate.judging import give
 from roundweave.storage.errors import CodeError, NotARun, StoreDamaged, UsageError
 from roundweave.storage.rounds.commits import JUDGEMENT, section_key
@@ -117,7 +121,7 @@ def test_a_run_that_is_extended_is_judged_again() -> None:
 def test_nights_become_champions_only_if_they_are_accepted(root, capfd) -> None:
     nightly = {"start_from": "champion@-1", "accept": "loss <= parent", "promote": "champion"}
     first = trained(name="night-1", **nightly)
-    assert "nobody is champion under" in capfd.readouterr().err
+    assert "no run is champion under" in capfd.readouterr().err
     bad = trained(name="night-2", lr=30.0, seed=3, **nightly)
     third = trained(name="night-3", **nightly)
     assert [run.status for run in (first, bad, third)] == ["complete", "rejected", "complete"]
@@ -211,7 +215,7 @@ def test_an_alias_whose_run_was_made_anew_names_nothing(root) -> None:
     trained(name="a", promote="champion")
     shutil.rmtree(root / "a.zarr")
     trained(name="a", seed=1)
-    with pytest.raises(NotARun, match="champion was a@2, which is another round now; give it to a run again"):
+    with pytest.raises(NotARun, match="champion was a@2, and that round has changed; give it to a run again"):
         rw.open_run("champion")
 
 
@@ -250,6 +254,86 @@ def test_what_cannot_be_compared_is_rejected_in_a_line(root, own) -> None:
     assert "and three cannot be compared: " in other.judgement.reasons[0]
     made("again", 2, accept="loss <= 99")
     assert holder_of(root, "champion") == "three"
+
+
+def test_a_champion_of_other_columns_is_compared_by_their_names(root, tmp_path) -> None:
+    """Columns in another order, or a label less; a label that the champion does not know is the reason."""
+    kinds = np.array(["iris", "lily", "rose"])
+
+    def made(name: str, seed: int, columns: str, labels: int, rounds: int) -> rw.Run:
+        draw = np.random.default_rng(seed)
+        values = draw.standard_normal((90, 3))
+        table = pd.DataFrame(values, columns=[*"abc"])[[*columns]].assign(kind=kinds[values[:, :labels].argmax(1)])
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+        config = {"data": f"csv:{tmp_path}/{name}.csv", "lr": 0.1, "rounds": rounds, "seed": seed}
+        return trained(name=name, **config, accept="loss <= champion", promote="champion")
+
+    first = made("first", 1, "abc", 3, rounds=8)
+    turned = made("turned", 2, "cab", 3, rounds=1)
+    trained_on = [number for partition in range(2) for number in turned.examples(partition).index]
+    held = pd.read_csv(tmp_path / "turned.csv").drop(trained_on)
+    inputs, targets = (
+        torch.tensor(held[[*"abc"]].to_numpy()).float(),
+        torch.tensor(kinds.searchsorted(held["kind"])),
+    )
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(first.round(-1).network()(inputs), targets)
+    assert f"the champion's is {float(loss):.4f}"[:-1] in turned.judgement.reasons[0]
+    assert holder_of(root, "champion") == "first"
+    made("fewer", 3, "bca", 2, rounds=60)
+    assert holder_of(root, "champion") == "fewer"
+    known = made("more", 4, "abc", 3, rounds=1)
+    assert "and fewer cannot be compared: it knows no label 'rose', but iris, lily" in known.judgement.reasons[0]
+
+
+def test_a_first_night_takes_the_alias_back_by_hand_and_its_export_follows(root, own, capsys, tmp_path) -> None:
+    """It began with nothing, though its file names a champion to begin with and what to do on the same data."""
+    nightly = {"start_from": "champion@-1", "on_unchanged": "skip", "promote": "champion"}
+    text = "import torch\ndef data(): return torch.eye(40), torch.arange(40) % 3"
+    nightly |= {"export": str(tmp_path / "current"), "accept": "loss < 99"}
+    trained(name="first", data=f"{own(text, 'one')}:data", **nightly)
+    trained(name="second", data=f"{own(text.replace('% 3', '// 2 % 3'), 'other')}:data", **nightly)
+    assert holder_of(root, "champion") == "second"
+    said(capsys, "alias", "champion", "first")
+    assert (tmp_path / "current/README.md").read_text().splitlines()[1] == "# first, round 2"
+    said(capsys, "resume", "first", "--rounds", "3")
+
+
+def test_a_night_of_which_no_round_is_better_than_its_start_takes_nothing(root, own, capfd, tmp_path) -> None:
+    """Its labels are those of other digits; by hand it may have the alias, at round 0, and its export follows."""
+    text = "import torch\ndef data(): return torch.eye(30), torch.arange(30) % 3\n"
+    wrong = text.replace("arange(30)", "arange(1, 31)")
+    fields = {"accept": "validation_loss <= champion", "promote": "champion", "best": "validation_loss", "lr": 0.5}
+    fields |= {
+        "validation": f"{own(text, 'v')}:data",
+        "start_from": "champion@-1",
+        "export": str(tmp_path / "now"),
+    }
+    trained(name="good", data=f"{own(text, 'good')}:data", rounds=6, **fields)
+    bad = trained(name="bad", data=f"{own(wrong, 'bad')}:data", **fields)
+    assert (bad.result.number, holder_of(root, "champion")) == (0, "good")
+    assert "no round of it is better than what it began with" in capfd.readouterr().err
+    give_by_hand(root, "champion", "bad", "a person says so")
+    assert (tmp_path / "now/README.md").read_text().splitlines()[1] == "# bad, round 0"
+
+
+def test_what_is_of_one_run_alone_compares_none(root) -> None:
+    own = {"split": "shards:2", "score_partitions": 0.2}
+    for fields in ({"accept": "worst_loss <= champion"}, {"accept": "worst_loss < 9"}):
+        with pytest.raises(
+            UsageError, match="by worst_loss, which only a run's own rounds have; compare the loss"
+        ):
+            trained(name="a", promote="champion", **own, **fields)
+    assert trained(name="a", accept="worst_loss < 99", **own).status == "complete"
+
+
+def test_an_alias_goes_by_hand_to_no_round_whose_network_is_gone(root, capsys, tmp_path) -> None:
+    np.savez(tmp_path / "t.npz", inputs=np.eye(30), targets=np.arange(30) % 3)
+    trained(name="a", data=f"npz:{tmp_path}/t.npz", keep="last:1", rounds=3)
+    (tmp_path / "t.npz").unlink()
+    assert "t.npz" in command(capsys, "alias", "champion", "a@1")[2]
+    assert holder_of(root, "champion") is None
+    said(capsys, "alias", "champion", "a@3")
 
 
 def test_by_hand_an_alias_is_pinned_approved_and_goes_to_a_round(root, capsys, tmp_path) -> None:
@@ -415,14 +499,12 @@ def test_a_policy_that_may_delete_the_best_round_is_refused(keep: str) -> None:
 
 
 def test_a_comparison_with_a_champion_needs_an_alias() -> None:
-    with pytest.raises(
-        rw.RoundweaveError, match="accept = loss <= champion is about who has an alias; give promote"
-    ):
+    with pytest.raises(rw.RoundweaveError, match="accept = loss <= champion needs an alias; give promote"):
         night(accept="loss <= champion")
 
 
 def test_the_page_s_function_of_a_gate(own) -> None:
-    [gate] = [block.text for block in blocks(HERE / "docs/scheduling.md") if block.text.startswith("# gates.py")]
+    [gate] = [b.text for b in blocks(HERE / "docs/how-to/champion.md") if b.text.startswith("# gates.py")]
     accept = f"{own(gate)}:near_the_parent"
     assert trained(name="a", rounds=4, accept=accept).status == "complete"
     assert trained(name="b", start_from="a@-1", accept=accept).status == "complete"

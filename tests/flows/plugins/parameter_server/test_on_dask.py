@@ -101,7 +101,7 @@ def test_a_partition_that_ends_every_worker_is_named(train, client, deeds, do) -
     fields = deeds | RUNS["async_sgd"] | {"rounds": 1000}
     executor = GraphExecutor(client)
     executor.pool.losses.deaths.update({0: Fraction(1), 1: Fraction(2)})
-    says = r"^round \d+ was lost \d times \(workers died at partition 2: .*`roundweave resume` goes on$"
+    says = r"^round \d+ was lost \d times \(workers died at partition 2: .*`roundweave resume` continues$"
     with pytest.raises(ClusterError, match=says):
         train(executor, 1000, **fields, name="there")
     assert rw.open_run("there").verify().sound

@@ -197,7 +197,7 @@ def test_the_command_prints_and_shows(monkeypatch, capsys, tmp_path: Path) -> No
     code, out, _ = run(capsys, "plan", "--algorithm", "auto", "--save", file)
     assert (code, out.split()[0]) == (0, "strategy")
     assert f"chosen: {planned.reason}" in out.replace("\n", " ")
-    assert f"`roundweave train {file}` does it so" in out.replace("\n", "")
+    assert f"next: `roundweave train {file}`" in out.replace("\n", "")
     assert run(capsys, "train", file, "--name", "chosen", "--root", root)[0] == 0
     assert "a round in the race" in run(capsys, "show", "chosen", "--root", root)[1]
     shown = json.loads(run(capsys, "show", "chosen", "--root", root, "--json")[1])["planned"]

@@ -19,6 +19,7 @@ from roundweave.flows.plugins.scheduled.checking import check
 from roundweave.flows.plugins.scheduled.dates import dated
 from roundweave.storage.errors import DataError, UsageError
 from roundweave.storage.runs.listing import looked_through
+from tests.flows.command.in_process import refused
 from tests.flows.nights import night, trained
 
 OWN = """
@@ -73,6 +74,17 @@ def test_every_text_of_data_start_name_and_options_may_have_dates() -> None:
     assert dated(now) == now
 
 
+def test_a_day_that_is_given_is_that_of_all_texts() -> None:
+    """A night that was missed is trained later, under its own name; a second one of that day follows the first."""
+    fields = {"name": "a-{date}", "data_options": {"days": "{date-1:%Y-%m-%d %H}"}, "date": "2031-03-01"}
+    missed = configure(rw.TrainConfig(**fields, timezone="Asia/Tokyo"))
+    assert (missed.name, missed.data_options) == ("a-20310301", {"days": "2031-02-28 00"})
+    assert dated(rw.TrainConfig(**fields), NEW_YEAR).name == "a-20310301"
+    given = {"name": "a-{date}", "date": "2031-03-01", "on_complete": "new"}
+    assert [trained(**given).name for _ in range(2)] == ["a-20310301", "a-20310301-2"]
+    assert "date" not in rw.open_run("a-20310301").config
+
+
 @pytest.mark.parametrize("text", ["{date*2}", "{date", "{date-1.5}", "{date:}", "{date-1", "{date-12345}"])
 def test_what_is_no_date_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="has no date of a known form; give"):
@@ -80,7 +92,7 @@ def test_what_is_no_date_is_refused(text: str) -> None:
 
 
 def test_a_name_that_no_run_can_have_is_refused() -> None:
-    with pytest.raises(UsageError, match="it takes its name, of letters"):
+    with pytest.raises(UsageError, match="expected a run name of letters"):
         configure(rw.TrainConfig(name="a-{date:%Y/%m}"))
 
 
@@ -125,9 +137,15 @@ def test_options_that_nobody_takes_are_refused(own, tmp_path: Path) -> None:
     assert not looked_through(tmp_path / "runs")
 
 
+def test_a_schedule_has_no_day_of_its_own(tmp_path: Path, capsys) -> None:
+    (tmp_path / "a.toml").write_text('data = "digits"\nname = "a-{date}"\ndate = "2031-03-01"')
+    said = "date names the day of one training; leave date out of a schedule"
+    assert refused(capsys, "serve", f"{tmp_path}/a.toml") == (2, said)
+
+
 def test_serving_begins_before_the_data_of_a_day_are_there(tmp_path: Path, capfd) -> None:
     check(rw.TrainConfig(data=f"npz:{tmp_path}/{{date}}.npz"))
-    assert capfd.readouterr().err.startswith("the data of today cannot be read yet")
+    assert capfd.readouterr().err.startswith("today's data cannot be read yet")
     with pytest.raises(DataError):
         check(rw.TrainConfig(data=f"npz:{tmp_path}/missing.npz"))
     with pytest.raises(UsageError):
@@ -137,7 +155,7 @@ def test_serving_begins_before_the_data_of_a_day_are_there(tmp_path: Path, capfd
 def test_a_night_with_the_examples_of_its_parent_is_skipped_if_the_configuration_says_so(
     tmp_path: Path, capfd
 ) -> None:
-    def begin(name: str, value: float, start: str | None = "night-*@-1") -> Any:
+    def begin(name: str, value: float, start: str = "night-*@-1") -> Any:
         np.savez(tmp_path / name, inputs=np.full((40, 3), value, np.float32), targets=np.arange(40) % 2)
         return trained(start_from=start, on_unchanged="skip", name=name, data=f"npz:{tmp_path}/{name}.npz")
 
@@ -150,8 +168,8 @@ def test_a_night_with_the_examples_of_its_parent_is_skipped_if_the_configuration
     assert capfd.readouterr().err == said
     assert begin("night-4", 1).name == "night-4"
     assert list(looked_through(tmp_path / "runs")) == ["night-1", "night-2", "night-4"]
-    with pytest.raises(UsageError, match="on_unchanged is about the run that this one begins with"):
-        begin("night-5", 1, None)
+    with pytest.raises(UsageError, match="on_unchanged compares with the run of start_from"):
+        trained(on_unchanged="skip", name="night-5", data=f"npz:{tmp_path}/night-1.npz")
     first.round(-1).save(tmp_path / "a.safetensors")
     with pytest.raises(UsageError, match=r"needs the examples of a run, and .*a.safetensors is a file"):
         begin("night-5", 1, f"{tmp_path}/a.safetensors")

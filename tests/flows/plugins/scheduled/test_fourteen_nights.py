@@ -1,4 +1,4 @@
-"""Fourteen nights, of a minute each, that a schedule fires by itself from the file of the page on scheduling.
+"""Fourteen nights, of a minute each, that a schedule fires by itself from the file of the page on champions.
 
 Its server is its own, as it goes away for two nights.
 """
@@ -105,7 +105,7 @@ class Fortnight:
         """Write what is there before the schedule begins, which is at the next minute but one."""
         now = datetime.now(UTC).replace(second=0, microsecond=0)
         self.due = [now + timedelta(minutes=2 + number) for number in range(len(NIGHTS))]
-        [page] = [b.text for b in blocks(HERE / "docs/scheduling.md") if b.text.startswith("# nights.toml")]
+        [page] = [b.text for b in blocks(HERE / "docs/how-to/champion.md") if b.text.startswith("# nights.toml")]
         for given, taken in CHANGED.items():
             assert given in page
             page = page.replace(given, taken)
@@ -169,7 +169,7 @@ DEEDS: dict[str, list[tuple[float, Callable[[Fortnight, Way, int], None]]]] = {
 def fortnight(folder: Path) -> Iterator[Fortnight]:
     """A server, a webhook, and both ways to train, ready for the first night, by what a user types."""
     polls = {"PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "1", "COLUMNS": "200"}
-    [recipe] = [b.text for b in blocks(HERE / "docs/scheduling.md") if "CallWebhook" in b.text]
+    [recipe] = [b.text for b in blocks(HERE / "docs/how-to/schedule.md") if "CallWebhook" in b.text]
     often = ["--cron", "* * * * *", "--name"]
     with ExitStack() as stack:
         hook, posted = stack.enter_context(listener())

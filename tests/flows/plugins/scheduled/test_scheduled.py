@@ -14,12 +14,13 @@ import roundweave as rw
 from roundweave.flows import train_flow
 from roundweave.flows.config.recorded import resumed_config
 from roundweave.flows.planning.naming import configure, find
-from roundweave.storage.errors import ExperimentDiffers, RoundFailed, RunBusy
+from roundweave.storage.errors import ExperimentDiffers, Rejected, RoundFailed, RunBusy
 from roundweave.storage.places.schemes import place_of
 from roundweave.storage.rounds.lease import hold_lease
 from roundweave.storage.runs.listing import looked_through
 from roundweave.storage.values.digests import tensor_digests
 from roundweave.storage.values.hashing import json_digest
+from tests.flows.command.in_process import run
 from tests.flows.nights import night, trained
 
 
@@ -38,6 +39,21 @@ def test_a_complete_run_is_followed_by_dated_ones(names) -> None:
     dated = f"my-night-{time.strftime('%Y%m%d')}"
     assert [run.name for run in runs] == names() == ["my-night", dated, f"{dated}-2"]
     assert len({run.digest for run in runs}) == 1
+
+
+def test_nothing_goes_on_with_a_rejected_run_where_that_is_a_failure(capsys) -> None:
+    """The judgement and the rounds stay, also when the run is asked for again."""
+    assert trained(name="kept", accept="loss < 0").status == "rejected"
+    assert trained(name="good", accept="loss > 0", on_rejected="fail").status == "complete"
+    handed_out: list[rw.Run] = []
+    for _ in range(2):
+        with pytest.raises(Rejected, match=r"bad is rejected: loss < 0: .*; the run stays in the store"):
+            handed_out.append(trained(name="bad", accept="loss < 0", on_rejected="fail"))
+    bad = rw.open_run("bad")
+    assert (handed_out, bad.status, bad.done) == ([], "rejected", bad.rounds)
+    line = "train --executor inline --name bad-too --rounds 1 --on-rejected fail"
+    code, out, err = run(capsys, *line.split(), "--accept", "loss < 0")
+    assert (code, out, err.splitlines()[-1][:27]) == (1, "", "error: bad-too is rejected:")
 
 
 def test_a_dated_run_that_was_cut_off_goes_on(names) -> None:
@@ -141,6 +157,12 @@ def test_each_night_begins_with_the_network_of_the_newest_complete_run(capfd) ->
 
 
 @pytest.mark.thorough
+def test_a_second_night_of_a_day_begins_as_the_configuration_says() -> None:
+    """And not as the first one of that day, which had no run to begin with."""
+    runs = [trained(name="night-{date}", on_complete="new", start_from="night-*@-1") for _ in range(3)]
+    assert [run.parent for run in runs] == [None, *(f"{run.name}@2" for run in runs[:2])]
+
+
 def test_a_night_that_goes_on_keeps_what_it_began_with() -> None:
     nightly = {"start_from": "night-*@-1"}
     for number in (1, 2, 3):
@@ -160,7 +182,7 @@ def test_runs_that_are_not_complete_or_damaged_are_passed_over(capfd) -> None:
     now, run = find(configure(night(name="night-4", start_from="night-*@-1")))
     assert run is None
     assert now.start_from == f"{whole.address}@-1"
-    assert capfd.readouterr().err.startswith("night-3 is passed over: ")
+    assert capfd.readouterr().err.startswith("night-3 is skipped: ")
 
 
 def test_a_run_that_is_busy_is_refused_or_skipped() -> None:

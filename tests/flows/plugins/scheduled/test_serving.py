@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -24,9 +24,11 @@ from prefect.server.schemas.schedules import CronSchedule
 from roundweave import TrainConfig, UsageError, open_run
 from roundweave.flows.config.files import read_toml
 from roundweave.flows.planning.naming import configure
+from roundweave.flows.plugins.scheduled.metrics import answering
 from roundweave.flows.plugins.scheduled.serving import deploy
 from tests.flows.command.in_process import refused
 from tests.flows.command.in_process import run as command
+from tests.flows.plugins.scheduled.test_metrics import read
 from tests.flows.prefect_server import command_line, ended, rounds_done, until
 from tests.patience import PATIENCE
 from tests.training import trained
@@ -116,7 +118,7 @@ def deployed(server, tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> Calla
         code, out, _ = command(capsys, *line)
         found = server.deployed(name)
         (stored,), config = found["schedules"], TrainConfig(**found["parameters"]["config"])
-        said = f"--cron and {{date}} go by the clock of {config.timezone}, where it is 2"
+        said = f"--cron and {{date}} use the time zone {config.timezone}, where it is 2"
         assert (code, said in out, stored["schedule"]["timezone"]) == (0, True, config.timezone)
         return stored["schedule"], config
 
@@ -166,7 +168,7 @@ ANYWHERE = ["deploy", "often.toml", "--work-pool", "any"]
         ([*ANYWHERE, "--interval", "inf"], "inf is no schedule"),
         ([*ANYWHERE, "--name", "a/b"], "'a/b' is no name of a deployment"),
         (["serve", "often.toml", "--name", "R&D"], "'R&D' is no name of a deployment"),
-        ([*ANYWHERE, "--cron", "0 2 * * *", "--interval", "60"], "two schedules"),
+        ([*ANYWHERE, "--cron", "0 2 * * *", "--interval", "60"], "both schedules"),
         (
             [*ANYWHERE, "--timezone", "Europe/Berlni"],
             "'Europe/Berlni' is no time zone; did you mean Europe/Berlin",
@@ -191,6 +193,34 @@ def test_there_is_nowhere_to_deploy_to_without_a_server(tmp_path, monkeypatch: p
     assert refused(capsys, *ANYWHERE) == (2, says)
 
 
+def test_metrics_name_nights_that_failed_before_a_run_began_or_have_not_begun(server, tmp_path: Path) -> None:
+    flow = server.post("flows/", name="roundweave-train")["id"]
+    deployment = server.post("deployments/", name="watched", flow_id=flow)["id"]
+    ends = {"01": "FAILED", "02": "CRASHED", "03": "FAILED", "04": "COMPLETED", "05": "SCHEDULED"}
+    for day, end in ends.items():
+        due = {"type": "SCHEDULED", "state_details": {"scheduled_time": f"2021-02-{day}T02:00:00Z"}}
+        made = server.post(f"deployments/{deployment}/create_flow_run", state=due)["id"]
+        state = due | {"type": end, "name": "Late" if end == "SCHEDULED" else end.title()}
+        server.post(f"flow_runs/{made}/set_state", state=state, force=True)
+    trained(tmp_path / "runs", name="night-20210203", partitions=1, local_steps=2, rounds=1)  # it was tried again
+    config = TrainConfig(name="night-{date}", timezone="UTC", root=tmp_path / "runs")
+    with answering(config, "0", "watched") as address:
+        told = read(address)
+        server.kill()
+        without = read(address)
+    server.mend()
+    due = {each[1:]: datetime.fromtimestamp(at, UTC) for each, at in told.items() if each[0] == "roundweave_run"}
+    assert due.pop(("night-20210203", "complete"))
+    wanted = {"01": "failed", "02": "crashed", "05": "late"}
+    assert due == {
+        (f"night-202102{n}", end): datetime(2021, 2, int(n), 2, tzinfo=UTC) for n, end in wanted.items()
+    }
+    counts = {each[1]: count for each, count in told.items() if each[0] == "roundweave_runs"}
+    assert counts == dict.fromkeys([*wanted.values(), "complete"], 1)
+    answers = [each["roundweave_prefect_answers",] for each in (told, without)]
+    assert (answers, without["roundweave_runs", "complete"]) == ([1, 0], 1)
+
+
 @pytest.mark.thorough
 def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(tmp_path) -> None:
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
@@ -209,6 +239,6 @@ def test_the_command_serves_with_a_server_of_its_own_and_ends_in_order(tmp_path)
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         code = process.wait(60)
-    assert (code, log.read_text().splitlines()[-1]) == (0, "no longer served; its schedule is paused")
+    assert (code, log.read_text().splitlines()[-1]) == (0, "no longer serving; the schedule is paused")
     assert "Traceback" not in log.read_text()
     assert psutil.wait_procs(family, timeout=PATIENCE)[1] == []

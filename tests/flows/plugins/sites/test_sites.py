@@ -85,7 +85,7 @@ def test_a_packed_push_of_a_site_is_recorded_by_what_its_receiver_unpacks(descri
 def test_a_plugin_of_the_user_s_places_partitions_and_no_two_plugins_do(described, own) -> None:
     fields = {"partitions": 2, "plugins": [f"{own(RACKS, 'racks')}:Racks"]}
     placed = described(sites=None, **fields)
-    assert placed.partitions.called(1) == "partition 1 at rack b"
+    assert placed.partitions.called(1) == "partition b"
     with pytest.raises(UsageError, match=r"^a partition of a rack is mapped by workers there: name their --sched"):
         started(TrainConfig(executor="inline"), placed.plan.placement)
     with pytest.raises(UsageError, match=r"^racks and sites both decide the placement; leave one of them out$"):
@@ -97,3 +97,13 @@ def test_a_plugin_of_the_user_s_places_partitions_and_no_two_plugins_do(describe
 def test_where_partitions_are_is_in_the_experiment_and_what_they_tell_is_not() -> None:
     assert ("sites" in Experiment.model_fields, "describe_sites" in Experiment.model_fields) == (True, False)
     assert TrainConfig(sites="berlin,paris:3").partitions == 4
+
+
+def test_partitions_go_by_the_names_of_their_sites_and_with_several_at_one_by_number_too(described) -> None:
+    two, three = described().partitions, described(sites="berlin,paris:2").partitions
+    assert (two.names, two.called(0), two.called(0, 1)) == (
+        ("berlin", "paris"),
+        "partition berlin",
+        "partition berlin, paris",
+    )
+    assert (three.names, three.called(2)) == (("berlin", "paris", "paris"), "partition 2 (paris)")

@@ -182,11 +182,12 @@ def taken(parts: list[rw.Examples], rows: list[list[torch.Tensor]], places: int)
 
 
 @settings(deadline=None, max_examples=25)
-@given(COUNTS, st.one_of(st.none(), st.integers(1, 20)), st.integers(1, 9), st.integers(0, 2))
-def test_each_replica_takes_its_own_batches_in_their_order(sizes, size, steps, more) -> None:
+@given(COUNTS, st.one_of(st.none(), st.integers(1, 20)), st.integers(1, 9), st.integers(0, 2), st.booleans())
+def test_each_replica_takes_its_own_batches_in_their_order(sizes, size, steps, more, drop) -> None:
+    whole = size if drop and size and size <= min(sizes) else 1
     parts = [numbered(100 * number, count) for number, count in enumerate(sizes)]
-    rows = [drawn_rows(part, size, steps, seed) for seed, part in enumerate(parts)]
-    walked = [rw.batches(part, size, steps, seed) for seed, part in enumerate(parts)]
+    rows = [drawn_rows(part, size, steps, seed, whole) for seed, part in enumerate(parts)]
+    walked = [rw.batches(part, size, steps, seed, whole) for seed, part in enumerate(parts)]
     wanted = [[batch.targets.tolist() for batch in each] for each in walked]
     assert taken(parts, rows, len(parts) + more) == wanted
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from roundweave import Adam, Examples, LocalSteps, UsageError, batches, views
+from roundweave.storage.errors import DataError
 from roundweave.tasks.algorithms.maps.gradient import Downpour, Gradient
 from roundweave.tasks.compute.mapper import Mapper
 from roundweave.tasks.numerics.pinning import pinned
@@ -148,7 +149,10 @@ def test_the_training_loss_of_float64_is_summed_in_float64(count: int) -> None:
         assert update.metrics["train_loss"] == pytest.approx(wanted, rel=1e-13)
 
 
-@pytest.mark.parametrize(("given", "name"), [("adamw", "AdamW"), ("RMSPROP", "RMSprop"), ("sgd", "SGD")])
+NAMES = [("adamw", "AdamW"), ("RMSPROP", "RMSprop"), ("torch.optim.SGD", "SGD"), (torch.optim.AdamW, "AdamW")]
+
+
+@pytest.mark.parametrize(("given", "name"), NAMES)
 def test_optimizers_are_understood_in_any_case(given: str, name: str) -> None:
     assert LocalSteps(local_steps=1, optimizer=given) == LocalSteps(local_steps=1, optimizer=name)
 
@@ -233,6 +237,29 @@ def test_each_pass_visits_every_example_once(count: int, size: int, passes: int,
         walk = [targets for _, targets in found[start : start + each]]
         assert sorted(row for rows in walk for row in rows) == list(range(count))
         assert [len(batch) for batch in walk[:-1]] == [min(size, count)] * (each - 1)
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 3), st.integers(1, 4), st.integers(0, 2**63 - 1))
+@settings(deadline=None, max_examples=25)
+def test_a_pass_without_its_last_batch_has_the_first_rows_of_its_permutation(
+    count: int, size: int, passes: int, together: int, seed: int
+) -> None:
+    count, order = max(count, size), torch.Generator().manual_seed(seed)
+    used = count // size * size
+    steps = passes * -(-used // (together * size))
+    found = [batch.targets.tolist() for batch in batches(numbered(count), together * size, steps, seed, size)]
+    every = [range(count)] * passes if used == count <= together * size else None
+    every = every or [torch.randperm(count, generator=order).tolist() for _ in range(passes)]
+    walked = [row for rows in every for row in [*rows][:used]]
+    assert [row for batch in found for row in batch] == walked
+    assert all(len(batch) % size == 0 for batch in found)
+
+
+def test_a_partition_that_is_less_than_a_batch_cannot_drop_it() -> None:
+    local = LocalSteps(batch_size=8, drop_last=True, local_epochs=2)
+    assert [local.count(examples) for examples in (8, 33)] == [2, 8]
+    with pytest.raises(DataError, match="a partition of 7 examples has less than one batch of 8, which drop_last"):
+        local.count(7)
 
 
 def test_the_order_depends_on_the_seed_only() -> None:

@@ -72,5 +72,5 @@ def test_what_was_observed_is_stored_replayed_and_reduced_again(train) -> None:
 
 def test_updates_without_matrices_are_refused(mapped) -> None:
     work, state, updates = mapped
-    with pytest.raises(UsageError, match="bring no Gram matrices"):
+    with pytest.raises(UsageError, match="have no Gram matrices"):
         reduce_all(work.algorithm.reduce, state, [replace(update, observed={}) for update in updates])

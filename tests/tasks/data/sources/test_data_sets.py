@@ -183,5 +183,5 @@ def test_other_data_sets_are_refused_in_one_line(own_of: Load, value: str, says:
 
 def test_labels_that_only_reading_shows_are_named_as_unknown(own_of: Load) -> None:
     partitions = Partitions(own_of("Pairs([([1.0], 0), ([2.0], 1)])"), Split(1), held_out=0)
-    with pytest.raises(DataError, match="shows its labels only as it is read; give the data set all of them as"):
+    with pytest.raises(DataError, match="shows its labels only when it is read; give the data set all labels as"):
         train_targets(partitions, 0)

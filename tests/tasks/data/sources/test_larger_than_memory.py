@@ -221,7 +221,7 @@ def test_a_file_that_is_gone_is_named_and_the_rounds_before_are_kept(write, file
 @pytest.mark.parametrize(
     ("targets", "says"),
     [
-        (TARGETS[:99], r"a(\.npy|\.zarr/inputs) and \S+targets\S* there are arrays of shapes \(100, 6\), \(99,\)"),
+        (TARGETS[:99], r"a(\.npy|\.zarr/inputs) and \S+targets\S* arrays have shapes \(100, 6\), \(99,\)"),
         (TARGETS + 0j, r"targets\S* holds \S+, and examples are numbers"),
         (np.full(100, np.nan), r"targets\S*: 100 of 100 examples have NaN"),
     ],
@@ -283,7 +283,7 @@ def test_what_was_appended_to_a_zarr_array_is_read_and_what_stands_for_other_num
     with pytest.raises(DataError, match=r"inputs lacks \d+ values, .* in the file; fill them"):
         opened(f"zarr:{tmp_path}/a.zarr").read(np.arange(100))
     group["inputs"].attrs["scale_factor"] = 0.5
-    with pytest.raises(DataError, match="has scale_factor, so that its numbers stand for others"):
+    with pytest.raises(DataError, match="has scale_factor, so its numbers are encoded"):
         opened(f"zarr:{tmp_path}/a.zarr")
 
 

@@ -41,7 +41,7 @@ def test_held_out_examples_and_a_column_may_come_along(file, names) -> None:
     ("arrays", "says"),
     [
         ({"inputs": X}, "has the arrays inputs; name them inputs and targets"),
-        ({"inputs": X, "targets": Y[:2]}, r"arrays of shapes \(3, 2\), \(2,\); give each as many"),
+        ({"inputs": X, "targets": Y[:2]}, r"arrays have shapes \(3, 2\), \(2,\); give all the same"),
         ({"x": X, "y": Y, "y_held_out": Y}, "has no array x_held_out beside y_held_out"),
         ({"x": X, "y": Y, "x_held_out": X}, "has no array y_held_out beside x_held_out"),
         ({"x": X, "y": np.array(["a", "b", "c"])}, "that is no array"),

@@ -47,5 +47,5 @@ class Number(Source):
 def test_each_partition_has_what_its_source_loads() -> None:
     each = Each((Number(1.0), Number(2.0)))
     assert each.load(1, 2).train.inputs.item() == 2.0
-    with pytest.raises(DataError, match="2 data sets are as many partitions, not 3"):
+    with pytest.raises(DataError, match="2 data sets make as many partitions, not 3"):
         each.load(0, 3)

@@ -70,7 +70,11 @@ def test_booleans_are_numbers(write) -> None:
 @pytest.mark.parametrize(
     ("table", "options", "says"),
     [
-        (TABLE, {}, "column 'ward' holds str, and inputs are numbers; code it as numbers or leave it out"),
+        (
+            TABLE,
+            {},
+            "column 'ward' holds str, and inputs are numbers; give --encode one-hot, or leave it out of --columns",
+        ),
         (TABLE, {"target": "weight"}, "has no column 'weight'; it has age, height, ward, kind"),
         (TABLE, {"by": "street"}, "has no column 'street'; it has age, height, ward, kind"),
         (TABLE[["kind"]], {}, "has 4 rows and 0 columns of inputs"),
@@ -124,7 +128,7 @@ def test_a_column_in_the_name_of_a_folder_is_refused_unless_the_file_has_it(tmp_
     [
         ([Decimal("9.50"), Decimal("10.00")], "price", "holds decimals; code them as whole numbers"),
         (pd.to_datetime(["2024-01-01", "2025-01-01"]), "price", "holds (datetime64|timestamp)s; code them"),
-        ([2**53 + 1, 2**53 + 2], "a", r"has whole numbers beyond 2\^53; subtract what they share"),
+        ([2**53 + 1, 2**53 + 2], "a", r"has whole numbers beyond 2\^53; subtract a constant"),
     ],
 )
 def test_what_is_no_label_and_no_float_is_refused_by_its_column(data, column, target, says, tmp_path) -> None:

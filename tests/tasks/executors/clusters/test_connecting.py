@@ -74,6 +74,12 @@ def test_privacy_is_of_local_clusters(client) -> None:
         pass
 
 
+def test_an_asynchronous_client_as_of_a_notebook_is_refused(client, monkeypatch) -> None:
+    monkeypatch.setattr(Client, "asynchronous", True)
+    with client.as_current(), pytest.raises(ClusterError, match="client is asynchronous; make one without"):
+        connect(None, 2).__enter__()
+
+
 # What is connected to.
 
 

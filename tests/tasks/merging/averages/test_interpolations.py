@@ -43,7 +43,7 @@ def test_a_sum_is_not_divided_and_may_have_coefficients_that_sum_to_zero() -> No
 @pytest.mark.parametrize("coefficients", [(1, -1), (0, 0), (0.1, 0.2, -0.3), (math.inf, 1), (math.nan, 1)])
 def test_a_mean_by_a_sum_of_zero_is_refused(coefficients) -> None:
     for average in (LinearMean(), TaskArithmetic(normalize=True)):
-        with pytest.raises(UsageError, match="with a sum that is not 0"):
+        with pytest.raises(UsageError, match="whose sum is not 0"):
             average.check(coefficients)
     LinearMean(normalize=False).check(coefficients)
 

@@ -48,7 +48,7 @@ def state(value: float) -> dict[str, torch.Tensor]:
 
 def test_complex_numbers_have_a_mean_and_no_other_average() -> None:
     states = [{"w": torch.tensor([value, 2.0 - value])} for value in (1.0 + 2.0j, 3.0j)]
-    with pytest.raises(UsageError, match="tensor w has complex numbers, which have a mean alone"):
+    with pytest.raises(UsageError, match="tensor w has complex numbers, which only average = mean takes"):
         combining(Wanted(Ties, (1.0, 1.0)).recipe(("w",)), states, states[0])("w")
 
 

@@ -41,10 +41,10 @@ def test_other_labels_are_refused_without_a_choice_or_names(folder: Folder, tmp_
     turned, unnamed = folder("turned", **named(ONE[::-1])), folder("unnamed", num_labels=4)
     own = tmp_path / "own.py"
     own.write_text("import torch\ndef net(**options): return torch.nn.Linear(2, 2)\n")
-    union, choose = {"labels": "union"}, "have other labels; give --labels union, or first"
+    union, choose = {"labels": "union"}, "have different labels; give --labels union, or first"
     for network, fields, words in (
         *((each, {}, choose) for each in (other, turned, unnamed)),
-        (unnamed, union, "nobody named LABEL_0"),
+        (unnamed, union, "LABEL_0 has no name"),
         (f"{other}/model.safetensors", {"labels": "first"}, "labels is for folders"),
         (other, union | {"average": "slerp"}, "by their mean; leave"),
         (other, union | {"distil": 5}, "by their mean; leave"),

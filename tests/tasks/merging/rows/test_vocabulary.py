@@ -88,14 +88,14 @@ def test_other_tokens_are_refused_without_a_choice(pair, folder, tmp_path) -> No
     same_size = llama(folder, "third", ["[UNK]", "dog", "cat", "owl"], 2)
     out, other = (
         {"match": "none", "out": str(tmp_path / "out")},
-        "number other tokens; give --vocabulary union, or",
+        "differ in their tokens; give --vocabulary union, or",
     )
     union, file = {"vocabulary": "union"}, "files that name all tokens and labels; give --out FOLDER"
     for networks, fields, words in (
         (pair, {}, other),
         ((pair[0], same_size), {}, other),
         (pair, union | {"out": str(tmp_path / "a.safetensors")}, file),
-        ((f"{pair[0]}/model.safetensors", pair[1]), union, "vocabulary is for folders"),
+        ((f"{pair[0]}/model.safetensors", pair[1]), union, "vocabulary needs folders"),
         (pair, {"vocabulary": "base"}, "give --base FOLDER"),
     ):
         with pytest.raises(UsageError, match=words):
@@ -173,7 +173,7 @@ def test_added_tokens_of_a_tokenizer_of_several_files_have_numbers_too(folder, t
         places.append(str(place))
         states.append(network.bert.embeddings.word_embeddings.weight)
     out = str(tmp_path / "out")
-    with pytest.raises(UsageError, match="number other tokens"):
+    with pytest.raises(UsageError, match="differ in their tokens"):
         merge(*places, match="none", out=out)
     merge(*places, match="none", vocabulary="union", out=out)
     rows = transformers.BertModel.from_pretrained(out).embeddings.word_embeddings.weight
@@ -200,7 +200,7 @@ def test_a_union_builds_pieces_of_words_and_keeps_what_added_tokens_are(folder, 
     assert union.tokenize("cat costs<other>") == ["Ġ", "cat", "Ġ", "cos", "t", "s", "<other>"]
     assert "<other>" not in union.decode(union("cat<other>").input_ids, skip_special_tokens=True)
     third = pieces("third", [*"Ġcosta", "ta"], [("t", "a")], split="Metaspace")
-    with pytest.raises(CheckpointError, match="split texts otherwise, so pieces have no union; give --voc"):
+    with pytest.raises(CheckpointError, match="split texts differently, so pieces have no union; give --voc"):
         merge(one, third, match="none", vocabulary="union", out=str(tmp_path / "none"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch.nn import functional
@@ -148,5 +150,30 @@ def loss(outputs, targets):
     assert run.round(6).commit.best_left_out == history["left_out"].min()
     by_score = train(**fields, rounds=6, partitions=1, local_steps=10, lr=0.05, best="max:loss", name="by-score")
     assert by_score.history()["left_out"].loc[by_score.best().number] == history["left_out"].min()
-    with pytest.raises(ModelError, match="a score has the name of another number of rounds, 'worst_loss'"):
+    with pytest.raises(ModelError, match="the name 'worst_loss' of a score is taken by another number"):
         train(**fields, scores=(f"{own(source + SCORE)}:worst_loss",), score_partitions=0.2, name="named")
+
+
+PAIRED = """
+import torch
+def data():
+    inputs = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    return inputs, inputs[:, 1] * 3
+def model(): return torch.nn.Linear(3, 1)
+def each(outputs, targets): return ((outputs - targets) ** 2).mean()
+def own(outputs, targets): return ((outputs.squeeze(-1) - targets) ** 2).mean()
+def off(outputs, targets): return (outputs - targets).abs().mean()
+"""
+
+
+def test_a_loss_or_a_score_that_compares_each_output_with_each_target_is_refused(own, train) -> None:
+    """As tensors of shapes (example, 1) and (example,) are subtracted."""
+    file = own(PAIRED)
+    fields = {"data": f"{file}:data", "model": f"{file}:model", "rounds": 1, "partitions": 1, "lr": 0.01}
+    for wrong in ({"loss": f"{file}:each"}, {"loss": torch.nn.L1Loss()}, {"scores": (f"{file}:off",)}):
+        with (
+            warnings.catch_warnings(action="ignore"),  # torch's, of the same
+            pytest.raises(ModelError, match=r"compares each of outputs of shape \(2, 1\) and targets of \(2,\)"),
+        ):
+            train(**fields, **wrong)
+    assert train(**fields, name="own", loss=f"{file}:own").digest == train(**fields, name="mse", loss="mse").digest
