@@ -1,4 +1,4 @@
-# Roundweave for a work pool of Prefect; see docs/scheduling.md. It has not been tried.
+# Roundweave for a work pool of Prefect; see docs/how-to/schedule.md. It has not been tried.
 FROM python:3.11-slim
 
 # The address of torch's package index for processors; without it gigabytes of CUDA come along.

@@ -3,7 +3,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 
-.PHONY: install train test test-all test-more test-times lint unit test-slow test-kills test-install bench clean
+.PHONY: install docs train test test-all test-more test-times lint unit test-slow test-kills test-install bench clean
 
 install: $(READY)
 
@@ -57,8 +57,14 @@ test-kills: install
 test-install:
 	.ci/test-install $(PYTHON)
 
+# The site, from docs/ and from the code; its tutorials are run. Warnings are errors. It needs no network.
+docs: install
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --builder html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
 bench: install
 	$(BIN)/python -m tests.benchmarks.table --json docs/peers.json --picture docs/peers.png
 
 clean:
+	git clean -fdqX docs
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
