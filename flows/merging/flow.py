@@ -8,8 +8,6 @@ from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from prefect import flow
-
 from roundweave.flows.config.merging.merge import MergeConfig
 from roundweave.flows.merging.choosing import Aligned, choose
 from roundweave.flows.merging.preparing import MergePlan, plan_merge
@@ -17,6 +15,7 @@ from roundweave.flows.merging.result import MergeResult, write_merge
 from roundweave.flows.reporting.progress import flow_page, titled
 from roundweave.flows.reporting.reporter import reported_step
 from roundweave.flows.serving.ahead import started
+from roundweave.flows.serving.calling import OwnFlow
 from roundweave.storage.checkpoints.writing import write_checkpoint
 from roundweave.storage.errors import UsageError
 from roundweave.storage.places.base import full_address
@@ -104,7 +103,7 @@ def _written(states: Sequence[LazyTensors], folder: str) -> tuple[str, ...]:
     return places
 
 
-@flow(name="roundweave-merge", persist_result=False)
+@partial(OwnFlow, name="roundweave-merge", persist_result=False)
 def merge_flow(config: MergeConfig) -> MergeResult:
     """Match the units of networks that were trained apart, average them, and say how good the result is."""
     with titled(config.name or TITLE):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
-from prefect import State, flow
+from prefect import State
 from prefect.states import Completed
 
 from roundweave.flows.config.algorithms import without_form
@@ -17,6 +17,7 @@ from roundweave.flows.reporting.listening import in_flow, listening, notify_skip
 from roundweave.flows.reporting.outcomes import RunEnd
 from roundweave.flows.reporting.progress import titled
 from roundweave.flows.serving.ahead import started
+from roundweave.flows.serving.calling import OwnFlow
 from roundweave.flows.stored import Run, open_run
 from roundweave.flows.training.attempts import in_time, take_up_attempt
 from roundweave.flows.training.hooks import around
@@ -28,7 +29,7 @@ from roundweave.storage.runs.names import run_name
 
 with without_form():  # a deployment makes the form again, and nothing else needs it
 
-    @flow(name="roundweave-train", persist_result=False)
+    @partial(OwnFlow, name="roundweave-train", persist_result=False)
     def train_flow(config: TrainConfig) -> Run | State[Run]:
         """Train from the last committed round of the run up to round `config.rounds`, and return the run.
 
